@@ -1,0 +1,56 @@
+"""How a task is being called: by a message, eagerly, or directly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_rlock.core.execution import Execution, current_execution, new_delivery, new_owner
+from celery_rlock.hold import Hold
+
+_DELIVERY = "rlock_delivery"
+
+
+def call_of(request: Any) -> Call | None:
+    """The traced call that this request belongs to, once it has begun."""
+    call: Call | None = request.get("rlock_call")
+    return call
+
+
+class Call:
+    """One call of a task.
+
+    The tracer's own call has a request of its own: a message's, or an eager one's. Every other call,
+    as `task()` inside another task or the items of a map, is direct: nothing can be scheduled again.
+    """
+
+    def __init__(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.task, self.args, self.kwargs = task, args, kwargs
+        request = task.request_stack.top
+        self.traced = request is not None and not request.called_directly and call_of(request) is None
+        self.request: Any = request if self.traced else None
+        if self.traced:
+            request.rlock_call = self
+        self.by_message = self.traced and not request.is_eager
+        self.hold: Hold | None = None
+        self.execution = self._new_execution() if self.by_message else current_execution()
+
+    def run(self) -> Any:
+        if self.traced:
+            return self.task.run(*self.args, **self.kwargs)
+        return self.task.call_directly(*self.args, **self.kwargs)
+
+    def attempts(self, header: str) -> int:
+        """How often this task was scheduled again before, by our own counter in the message's headers."""
+        count = self.request.get(header) if self.request else None
+        return count if isinstance(count, int) else 0
+
+    def forget(self, *headers: str) -> None:
+        """Drop our headers from the request, so that the user's own `retry()` starts without them."""
+        for header in headers:
+            (self.request.headers or {}).pop(header, None)
+
+    def _new_execution(self) -> Execution:
+        # The worker's parent names the delivery, so that it knows the owner too; else we name it here.
+        delivery = self.request.get(_DELIVERY) or new_delivery()
+        self.forget(_DELIVERY)
+        return Execution(new_owner(self.request.hostname or "celery", delivery, self.request.id))

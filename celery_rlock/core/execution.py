@@ -1,0 +1,98 @@
+"""Who holds locks here: an execution, the only thing that may enter a lock again."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from celery_rlock.core.lease import Lease
+from celery_rlock.core.name import Name
+from celery_rlock.core.scripts import Busy, Scripts
+
+
+class Execution:
+    """One run of one delivery of a task, or a thread outside any task, with the locks it holds."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.pid = os.getpid()
+        self._leases: dict[tuple[int, str], Lease] = {}
+        self._mutex = threading.Lock()
+
+    def lease(self, scripts: Scripts, name: Name, task: str = "") -> Lease:
+        """This execution's lease of the key: the one it holds, or a new one of depth 0."""
+        held = self._leases.get(_place(scripts, name))
+        return held if held is not None else Lease(scripts, name, self.owner, task)
+
+    def enter(self, lease: Lease, ttl: float) -> Busy | None:
+        with self._mutex:
+            place = _place(lease.scripts, lease.name)
+            self._leases[place] = lease
+            try:
+                return lease.enter(ttl)
+            finally:
+                if lease.depth == 0:
+                    self._leases.pop(place, None)
+
+    def leave(self, lease: Lease, depth: int) -> None:
+        """Bring the lease back to `depth`. A fork of this process leaves its parent's locks alone."""
+        if self.pid != os.getpid():
+            return
+        with self._mutex:
+            try:
+                lease.leave(depth)
+            finally:
+                if lease.depth == 0:
+                    self._leases.pop(_place(lease.scripts, lease.name), None)
+
+    def leases(self) -> list[Lease]:
+        return list(self._leases.values())
+
+
+def new_owner(worker: str, delivery: str, task_id: str) -> str:
+    """`worker/delivery:task-id`; never starts with the `@` that marks a lock's other fields."""
+    return f"{worker.lstrip('@')}/{delivery}:{task_id}"
+
+
+def new_delivery() -> str:
+    return secrets.token_hex(4)
+
+
+_current: ContextVar[Execution | None] = ContextVar("celery_rlock_execution", default=None)
+_thread = threading.local()
+
+
+def current_execution() -> Execution:
+    """The execution this code runs in; outside of any it is this thread of this process."""
+    execution = _current.get()
+    if execution is not None and execution.pid == os.getpid():
+        return execution
+    execution = getattr(_thread, "execution", None)
+    if execution is None or execution.pid != os.getpid():
+        execution = _thread.execution = Execution(_thread_owner())
+    return execution
+
+
+@contextmanager
+def running(execution: Execution) -> Iterator[None]:
+    """Inside, `execution` is the current one."""
+    before = _current.set(execution)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+def _thread_owner() -> str:
+    return new_owner(
+        f"{os.getpid()}@{socket.gethostname()}", new_delivery(), f"thread-{threading.get_ident()}"
+    )
+
+
+def _place(scripts: Scripts, name: Name) -> tuple[int, str]:
+    return id(scripts.client), name.lock

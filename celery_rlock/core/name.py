@@ -1,0 +1,52 @@
+"""From a key, which is the user's text, to the names of its Redis keys."""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import NamedTuple
+
+from celery_rlock.errors import ConfigurationError
+
+DEFAULT_PREFIX = "rlock:"
+
+# Braces would move the hash tag, `%` is our escape, the rest cannot be read or cannot be encoded.
+_UNSAFE = re.compile(r"[{}%\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_MAX_BYTES = 200
+_HEAD_CHARS = 40
+
+
+class Name(NamedTuple):
+    """A key and the Redis keys it stands for, all under one hash tag and so in one slot of a Cluster."""
+
+    key: str
+    lock: str
+    token: str
+
+    @classmethod
+    def of(cls, key: str, prefix: str = DEFAULT_PREFIX) -> Name:
+        """Different keys never share a name, whatever text they hold."""
+        if not isinstance(key, str) or not key:
+            raise ConfigurationError(f"a lock's key must be a non-empty str, not {key!r}")
+        lock = f"{prefix}{{{_safe(key)}}}"
+        return cls(key, lock, f"{lock}:token")
+
+
+def check_prefix(prefix: object) -> str:
+    if not isinstance(prefix, str) or _UNSAFE.search(prefix):
+        raise ConfigurationError(
+            f"rlock_prefix must be a str without braces, percent signs or control characters, not {prefix!r}"
+        )
+    return prefix
+
+
+def _safe(key: str) -> str:
+    escaped = _UNSAFE.sub(_escape, key)
+    if len(escaped) * 4 <= _MAX_BYTES or len(escaped.encode()) <= _MAX_BYTES:
+        return escaped
+    digest = blake2b(escaped.encode(), digest_size=16).hexdigest()
+    return f"{escaped[:_HEAD_CHARS]}%~{digest}"  # `%~` never comes out of _escape
+
+
+def _escape(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))

@@ -1,0 +1,32 @@
+"""A lock server that lets everybody in: `rlock_enabled = False`, for users' unit tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from celery_rlock.core.name import Name
+from celery_rlock.core.scripts import Scripts, Taken
+
+
+class SwitchedOff(Scripts):
+    """Answers every verb with yes; no server is asked."""
+
+    def __init__(self, prefix: str) -> None:
+        self.client: Any = None
+        self.prefix = prefix
+
+    def acquire(self, *_: Any) -> Taken:
+        return Taken(0)
+
+    def release(self, *_: Any) -> int:
+        return 1
+
+    def renew(self, leases: Iterable[tuple[Name, str, float]]) -> list[bool | Exception]:
+        return [True for _ in leases]
+
+    def locked(self, _: Name) -> bool:
+        return False
+
+    def owned(self, *_: Any) -> bool:
+        return True

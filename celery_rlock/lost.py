@@ -1,0 +1,49 @@
+"""Telling that a running task has lost its lock, and acting on it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from celery_rlock import signals
+from celery_rlock.hold import Hold
+from celery_rlock.interrupt import interruptible
+
+if TYPE_CHECKING:
+    from celery_rlock.call import Call
+    from celery_rlock.core.lease import Lease
+    from celery_rlock.errors import LockLost
+    from celery_rlock.options import Options
+
+logger = logging.getLogger("celery_rlock")
+
+
+@contextmanager
+def watched(call: Call, hold: Hold, lease: Lease, options: Options) -> Iterator[None]:
+    """Inside, the loss of the lock is told as `lock_lost` says."""
+    aborting = interruptible() if options.lost == "abort" else nullcontext(None)
+    with aborting as abort:
+        tell = _teller(call, hold, options, abort)
+        lease.on_lost.append(tell)
+        try:
+            yield
+        finally:
+            lease.check_deadline()  # nobody may have looked while a long call kept the process busy
+            lease.on_lost.remove(tell)
+
+
+def _teller(
+    call: Call, hold: Hold, options: Options, abort: Callable[[BaseException], None] | None
+) -> Callable[[LockLost], None]:
+    def tell(error: LockLost) -> None:
+        extra = {"key": error.key, "owner": error.owner, "task_id": call.request and call.request.id}
+        logger.error("%s: %s", call.task.name, error, extra=extra)
+        signals.lock_lost.send(sender=call.task, lock=hold, error=error)
+        if abort is not None:
+            abort(error)
+        elif callable(options.lost):
+            options.lost(call.task, error)
+
+    return tell

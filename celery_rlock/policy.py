@@ -1,0 +1,72 @@
+"""What happens when the lock cannot be had."""
+
+from __future__ import annotations
+
+import logging
+from typing import NoReturn
+
+from celery.exceptions import Reject
+
+from celery_rlock import backoff, signals
+from celery_rlock.call import Call
+from celery_rlock.errors import ConfigurationError, LockBusy, LockUnavailable
+from celery_rlock.options import BUSY_ACTIONS, Options
+from celery_rlock.skip import skip
+from celery_rlock.waiter import schedule_again
+
+logger = logging.getLogger("celery_rlock")
+
+#: Message headers that count how often a task was scheduled again, and why.
+BUSY_ATTEMPTS = "rlock_attempts"
+UNAVAILABLE_ATTEMPTS = "rlock_unavailable"
+
+
+def on_busy(call: Call, options: Options, busy: LockBusy) -> NoReturn:
+    """End this attempt as `lock_busy` says."""
+    action = _busy_action(call, options, busy)
+    logger.info(
+        "%s: lock %r is held by %s: %s",
+        call.task.name,
+        busy.key,
+        busy.holder,
+        action,
+        extra=_extra(call, busy),
+    )
+    signals.lock_busy.send(sender=call.task, error=busy, action=action)
+    if action == "retry":
+        attempts = call.attempts(BUSY_ATTEMPTS)
+        seconds = backoff.delay(options, attempts, busy.lease_left)
+        schedule_again(call, busy, seconds, {BUSY_ATTEMPTS: attempts + 1})
+    if action == "skip":
+        skip(call, busy)
+    if action == "reject":
+        raise Reject(busy, requeue=False)
+    raise busy
+
+
+def on_unavailable(call: Call, options: Options, error: LockUnavailable) -> None:
+    """End this attempt as `lock_unavailable` says; returns when the task is to run without the lock."""
+    action = options.unavailable
+    logger.warning("%s: %s: %s", call.task.name, action, error, extra=_extra(call, error))
+    signals.lock_unavailable.send(sender=call.task, error=error, action=action)
+    if action == "retry" and call.by_message:
+        attempts = call.attempts(UNAVAILABLE_ATTEMPTS)
+        schedule_again(call, error, backoff.delay(options, attempts), {UNAVAILABLE_ATTEMPTS: attempts + 1})
+    if action != "run":
+        raise error
+
+
+def _busy_action(call: Call, options: Options, busy: LockBusy) -> str:
+    if not call.by_message:
+        return "fail"  # nothing to schedule again, nobody to tell but the caller
+    action = options.busy(call.task, busy) if callable(options.busy) else options.busy
+    if action not in BUSY_ACTIONS:
+        raise ConfigurationError(f"lock_busy must return one of {', '.join(BUSY_ACTIONS)}, not {action!r}")
+    attempts = call.attempts(BUSY_ATTEMPTS) + 1
+    if action == "retry" and options.max_attempts is not None and attempts >= options.max_attempts:
+        return "fail"
+    return action
+
+
+def _extra(call: Call, error: LockBusy | LockUnavailable) -> dict[str, object]:
+    return {"key": error.key, "owner": call.execution.owner, "task_id": call.request and call.request.id}

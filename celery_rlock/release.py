@@ -1,0 +1,59 @@
+"""The one handler that releases a task's lock.
+
+It hears our own signal, sent in the `finally` around `run()`, and `task_postrun` as the second line:
+for `lock_until="postrun"`, and for a `finally` that was itself interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery.signals import task_postrun
+
+from celery_rlock.call import Call, call_of
+from celery_rlock.errors import LockUnavailable
+from celery_rlock.hold import Hold
+from celery_rlock.signals import lock_released, run_ended
+
+logger = logging.getLogger("celery_rlock")
+
+
+def release_lock(sender: Any, signal: Any, lock: Hold | None = None, **_: Any) -> None:
+    if signal is run_ended:
+        if lock is not None and not lock.until_postrun:
+            release(sender, lock)
+        return
+    stack = getattr(sender, "request_stack", None)
+    call = call_of(stack.top) if stack is not None and stack.top is not None else None
+    if call is not None:
+        if call.hold is not None:
+            release(sender, call.hold)
+        _release_left_over(call)
+
+
+def release(task: Any, lock: Hold) -> None:
+    """Leave the lock if this call is in it. A server that does not answer is left to the lease."""
+    if not lock.entered:
+        return
+    try:
+        lock.leave()
+    except LockUnavailable as error:
+        logger.warning("could not release lock %r, its lease ends it: %s", lock.key, error)
+    lock_released.send(sender=task, lock=lock)
+
+
+def _release_left_over(call: Call) -> None:
+    """An `RLock` that the task acquired and never released would be renewed for ever."""
+    if not call.by_message:
+        return
+    for lease in call.execution.leases():
+        logger.warning("task %s never released lock %r", call.task.name, lease.name.key)
+        try:
+            call.execution.leave(lease, 0)
+        except LockUnavailable as error:
+            logger.warning("could not release lock %r, its lease ends it: %s", lease.name.key, error)
+
+
+run_ended.connect(release_lock, weak=False, dispatch_uid="celery_rlock.release")
+task_postrun.connect(release_lock, weak=False, dispatch_uid="celery_rlock.release")

@@ -1,0 +1,17 @@
+-- release.lua: leave the lock; free it when the depth is 0.
+-- KEYS[1] lock    hash, see lua/README.md
+-- KEYS[2] token   the last token of this key, kept for a while after a release
+-- ARGV[1] owner   who leaves; anybody else changes nothing
+-- ARGV[2] depth   the depth the owner is at afterwards
+-- ARGV[3] keep    how long the last token is remembered, in milliseconds
+-- returns 1 done · 0 the key is gone · -1 somebody else holds it
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+  return -redis.call('EXISTS', KEYS[1])
+end
+if ARGV[2] == '0' then
+  redis.call('SET', KEYS[2], redis.call('HGET', KEYS[1], '@token'), 'PX', ARGV[3])
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+end
+return 1
