@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_rlock.core.execution import Execution, current_execution, new_delivery, new_owner
+from celery_rlock.core.execution import Execution, current_execution, new_delivery
+from celery_rlock.core.name import Owner
 from celery_rlock.hold import Hold
 
 _DELIVERY = "rlock_delivery"
@@ -53,4 +54,4 @@ class Call:
         # The worker's parent names the delivery, so that it knows the owner too; else we name it here.
         delivery = self.request.get(_DELIVERY) or new_delivery()
         self.forget(_DELIVERY)
-        return Execution(new_owner(self.request.hostname or "celery", delivery, self.request.id))
+        return Execution(Owner(self.request.hostname or "celery", delivery, self.request.id))

@@ -24,7 +24,7 @@ class LockBusy(RLockError):
     def __str__(self) -> str:
         return (
             f"lock {self.key!r} is held by {self.holder} (its lease ends in {self.lease_left:.1f} s unless "
-            "renewed): try again later, or choose with lock_busy, lock_wait and lock_max_attempts what happens"
+            "renewed): try again later; lock_busy, lock_wait and lock_max_attempts choose what happens"
         )
 
 

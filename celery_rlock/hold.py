@@ -29,7 +29,7 @@ class Hold:
 
     @property
     def owner(self) -> str:
-        return self._lease.owner
+        return str(self._lease.owner)
 
     @property
     def token(self) -> int:

@@ -69,4 +69,4 @@ def _busy_action(call: Call, options: Options, busy: LockBusy) -> str:
 
 
 def _extra(call: Call, error: LockBusy | LockUnavailable) -> dict[str, object]:
-    return {"key": error.key, "owner": call.execution.owner, "task_id": call.request and call.request.id}
+    return {"key": error.key, "owner": str(call.execution.owner), "task_id": call.request and call.request.id}

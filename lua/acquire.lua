@@ -1,31 +1,27 @@
 -- acquire.lua: take the lock, or enter it again.
 -- KEYS[1] lock    hash, see lua/README.md
 -- KEYS[2] token   the last token of this key, kept for a while after a release
--- ARGV[1] owner   who asks
--- ARGV[2] depth   the depth the owner wants to be at: 1 takes the lock, more enters again
--- ARGV[3] ttl     lease in milliseconds; a longer lease that is already there is kept
--- ARGV[4] task    what the lock is for, shown to people
--- returns {1, token} taken · {0, lease left in ms, holder} busy · {-1} entering again what is no longer held
+-- ARGV[1] owner   who asks: delivery:task-id
+-- ARGV[2] worker  the owner's worker
+-- ARGV[3] depth   the depth the owner wants to be at: 1 takes the lock, more enters again
+-- ARGV[4] ttl     lease in milliseconds; a longer lease that is already there is kept
+-- ARGV[5] task    what the lock is for, shown to people
+-- returns {1, token} taken · {0, lease left in ms, owner, worker} busy · {-1} to enter again, but not held
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
-    redis.call('PEXPIRE', KEYS[1], ARGV[3])
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[4])
   end
   return {1, redis.call('HGET', KEYS[1], '@token')}
 end
 
-local fields = redis.call('HKEYS', KEYS[1])
-if #fields > 0 then
-  local holder = '?'
-  for _, field in ipairs(fields) do
-    if string.sub(field, 1, 1) ~= '@' then
-      holder = field
-    end
+for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+  if string.sub(field, 1, 1) ~= '@' then
+    return {0, redis.call('PTTL', KEYS[1]), field, redis.call('HGET', KEYS[1], '@worker')}
   end
-  return {0, redis.call('PTTL', KEYS[1]), holder}
 end
 
-if ARGV[2] ~= '1' then
+if ARGV[3] ~= '1' then
   return {-1}
 end
 
@@ -36,10 +32,10 @@ local last = tonumber(redis.call('GET', KEYS[2]) or '0')
 local token = string.format('%.0f', math.max(now, last + 1))
 if last >= now then
   -- The clock went back: remember the token until it has caught up.
-  redis.call('SET', KEYS[2], token, 'PX', math.ceil((last - now) / 1000) + ARGV[3])
+  redis.call('SET', KEYS[2], token, 'PX', math.ceil((last - now) / 1000) + ARGV[4])
 elseif last > 0 then
   redis.call('DEL', KEYS[2])
 end
-redis.call('HSET', KEYS[1], ARGV[1], 1, '@token', token, '@since', time[1], '@task', ARGV[4])
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('HSET', KEYS[1], ARGV[1], 1, '@worker', ARGV[2], '@token', token, '@since', time[1], '@task', ARGV[5])
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
 return {1, token}

@@ -1,7 +1,7 @@
 -- release.lua: leave the lock; free it when the depth is 0.
 -- KEYS[1] lock    hash, see lua/README.md
 -- KEYS[2] token   the last token of this key, kept for a while after a release
--- ARGV[1] owner   who leaves; anybody else changes nothing
+-- ARGV[1] owner   who leaves, delivery:task-id; anybody else changes nothing
 -- ARGV[2] depth   the depth the owner is at afterwards
 -- ARGV[3] keep    how long the last token is remembered, in milliseconds
 -- returns 1 done · 0 the key is gone · -1 somebody else holds it

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from celery_rlock.core.lease import Lease
-from celery_rlock.core.name import Name
+from celery_rlock.core.name import Name, Owner
 from celery_rlock.core.scripts import Busy, Scripts
 
 
 class Execution:
     """One run of one delivery of a task, or a thread outside any task, with the locks it holds."""
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: Owner) -> None:
         self.owner = owner
         self.pid = os.getpid()
         self._leases: dict[tuple[int, str], Lease] = {}
@@ -54,11 +54,6 @@ class Execution:
         return list(self._leases.values())
 
 
-def new_owner(worker: str, delivery: str, task_id: str) -> str:
-    """`worker/delivery:task-id`; never starts with the `@` that marks a lock's other fields."""
-    return f"{worker.lstrip('@')}/{delivery}:{task_id}"
-
-
 def new_delivery() -> str:
     return secrets.token_hex(4)
 
@@ -88,10 +83,8 @@ def running(execution: Execution) -> Iterator[None]:
         _current.reset(before)
 
 
-def _thread_owner() -> str:
-    return new_owner(
-        f"{os.getpid()}@{socket.gethostname()}", new_delivery(), f"thread-{threading.get_ident()}"
-    )
+def _thread_owner() -> Owner:
+    return Owner(f"{os.getpid()}@{socket.gethostname()}", new_delivery(), f"thread-{threading.get_ident()}")
 
 
 def _place(scripts: Scripts, name: Name) -> tuple[int, str]:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-from celery_rlock.core.name import Name
+from celery_rlock.core.name import Name, Owner
 from celery_rlock.core.renewal import renewer
 from celery_rlock.core.scripts import Busy, Scripts, Taken
 from celery_rlock.errors import LockLost, LockUnavailable
@@ -25,7 +25,7 @@ class Lease:
     earlier try whose reply was lost has done the work.
     """
 
-    def __init__(self, scripts: Scripts, name: Name, owner: str, task: str = "") -> None:
+    def __init__(self, scripts: Scripts, name: Name, owner: Owner, task: str = "") -> None:
         self.scripts, self.name, self.owner, self.task = scripts, name, owner, task
         self.depth = 0
         self.token = 0
@@ -104,7 +104,7 @@ class Lease:
     def lose(self, reason: str) -> LockLost:
         """Mark the lock as lost and tell, once; off this thread, which has other locks to care for."""
         if self.lost is None:
-            self.lost = LockLost(self.name.key, self.owner, reason)
+            self.lost = LockLost(self.name.key, str(self.owner), reason)
             renewer.discard(self)
             told = tuple(self.on_lost)
             threading.Thread(target=_tell, args=(told, self.lost), name="rlock-lost", daemon=True).start()

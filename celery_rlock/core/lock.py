@@ -53,13 +53,13 @@ class RLock:
         """
         execution, lease = self._mine()
         if lease.depth == 0:
-            raise LockNotHeld(self.key, execution.owner)
+            raise LockNotHeld(self.key, str(execution.owner))
         try:
             execution.leave(lease, lease.depth - 1)
         except LockUnavailable as error:
             logger.warning("could not release lock %r, its lease ends it: %s", self.key, error)
         if lease.lost is not None:
-            raise LockNotHeld(self.key, execution.owner) from lease.lost
+            raise LockNotHeld(self.key, str(execution.owner)) from lease.lost
 
     def locked(self) -> bool:
         """Whether anybody holds it, as Redis says."""
@@ -74,12 +74,12 @@ class RLock:
         """Let the lease last at least `seconds` (the ttl) from now. LockNotHeld, LockLost as they apply."""
         execution, lease = self._mine()
         if lease.depth == 0:
-            raise LockNotHeld(self.key, execution.owner)
+            raise LockNotHeld(self.key, str(execution.owner))
         lease.extend(self.ttl if seconds is None else check_ttl(seconds))
 
     @property
     def owner(self) -> str:
-        return current_execution().owner
+        return str(current_execution().owner)
 
     @property
     def token(self) -> int:
@@ -105,7 +105,7 @@ class RLock:
         execution, lease = self._mine()
         lease.ensure_not_lost()
         if lease.depth == 0:
-            raise LockLost(self.key, execution.owner, "it is not held here")
+            raise LockLost(self.key, str(execution.owner), "it is not held here")
 
     def __enter__(self) -> Self:
         self.acquire()

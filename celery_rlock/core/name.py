@@ -1,4 +1,4 @@
-"""From a key, which is the user's text, to the names of its Redis keys."""
+"""What keys and owners are called in Redis."""
 
 from __future__ import annotations
 
@@ -30,6 +30,22 @@ class Name(NamedTuple):
             raise ConfigurationError(f"a lock's key must be a non-empty str, not {key!r}")
         lock = f"{prefix}{{{_safe(key)}}}"
         return cls(key, lock, f"{lock}:token")
+
+
+class Owner(NamedTuple):
+    """Who holds a lock: `worker/delivery:task-id`. The delivery makes each owner another one."""
+
+    worker: str
+    delivery: str
+    task_id: str
+
+    @property
+    def field(self) -> str:
+        """What stands for it in the lock's hash."""
+        return f"{self.delivery}:{self.task_id}"
+
+    def __str__(self) -> str:
+        return f"{self.worker}/{self.field}"
 
 
 def check_prefix(prefix: object) -> str:

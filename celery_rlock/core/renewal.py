@@ -112,7 +112,7 @@ class Renewer:
 
 
 def _who(lease: Lease) -> tuple[str, str]:
-    return lease.name.key, lease.owner
+    return lease.name.key, str(lease.owner)
 
 
 renewer = Renewer()

@@ -14,7 +14,7 @@ import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from celery_rlock.core.name import DEFAULT_PREFIX, Name
+from celery_rlock.core.name import DEFAULT_PREFIX, Name, Owner
 from celery_rlock.errors import ConfigurationError, LockUnavailable
 
 #: How long a freed key's last token is remembered, in case the server's clock goes back.
@@ -27,7 +27,7 @@ class Taken(NamedTuple):
 
 class Busy(NamedTuple):
     lease_left: float
-    holder: str
+    holder: str  # worker/delivery:task-id
 
 
 class Gone(NamedTuple):
@@ -69,19 +69,19 @@ class Scripts:
     def name(self, key: str) -> Name:
         return Name.of(key, self.prefix)
 
-    def acquire(self, name: Name, owner: str, depth: int, ttl: float, task: str) -> Taken | Busy | Gone:
-        status, *rest = self._run(_ACQUIRE, name, owner, depth, _ms(ttl), task)
+    def acquire(self, name: Name, owner: Owner, depth: int, ttl: float, task: str) -> Taken | Busy | Gone:
+        status, *rest = self._run(_ACQUIRE, name, owner.field, owner.worker, depth, _ms(ttl), task)
         if status == 1:
             return Taken(int(rest[0]))
         if status == 0:
-            return Busy(max(0, rest[0]) / 1000, _text(rest[1]))
+            return Busy(max(0, rest[0]) / 1000, f"{_text(rest[2])}/{_text(rest[1])}")
         return Gone()
 
-    def release(self, name: Name, owner: str, depth: int) -> int:
+    def release(self, name: Name, owner: Owner, depth: int) -> int:
         """1: done; 0: the key was gone; -1: somebody else holds it."""
-        return int(self._run(_RELEASE, name, owner, depth, TOKEN_MEMORY_MS))
+        return int(self._run(_RELEASE, name, owner.field, depth, TOKEN_MEMORY_MS))
 
-    def renew(self, leases: Iterable[tuple[Name, str, float]]) -> list[bool | Exception]:
+    def renew(self, leases: Iterable[tuple[Name, Owner, float]]) -> list[bool | Exception]:
         """Renew many `(name, owner, ttl)` in one round trip: an answer, or what went wrong, for each."""
         wanted = list(leases)
         answers = self._renew(wanted, "EVALSHA", _RENEW.sha)
@@ -96,14 +96,14 @@ class Scripts:
         with _explaining(name):
             return bool(self.client.exists(name.lock))
 
-    def owned(self, name: Name, owner: str) -> bool:
+    def owned(self, name: Name, owner: Owner) -> bool:
         with _explaining(name):
-            return bool(self.client.hexists(name.lock, owner))
+            return bool(self.client.hexists(name.lock, owner.field))
 
-    def _renew(self, leases: Sequence[tuple[Name, str, float]], command: str, script: str) -> list[Any]:
+    def _renew(self, leases: Sequence[tuple[Name, Owner, float]], command: str, script: str) -> list[Any]:
         with self.client.pipeline(transaction=False) as pipe:
             for name, owner, ttl in leases:
-                pipe.execute_command(command, script, 1, name.lock, owner, _ms(ttl))
+                pipe.execute_command(command, script, 1, name.lock, owner.field, _ms(ttl))
             return pipe.execute(raise_on_error=False)
 
     def _run(self, script: Script, name: Name, *args: object) -> Any:
@@ -137,5 +137,7 @@ def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def _text(value: bytes | str) -> str:
+def _text(value: bytes | str | None) -> str:
+    if value is None:
+        return "?"
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from celery_rlock.core.name import Name
+from celery_rlock.core.name import Name, Owner
 from celery_rlock.core.scripts import Scripts, Taken
 
 
@@ -22,7 +22,7 @@ class SwitchedOff(Scripts):
     def release(self, *_: Any) -> int:
         return 1
 
-    def renew(self, leases: Iterable[tuple[Name, str, float]]) -> list[bool | Exception]:
+    def renew(self, leases: Iterable[tuple[Name, Owner, float]]) -> list[bool | Exception]:
         return [True for _ in leases]
 
     def locked(self, _: Name) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
 
-class CheckSettings(bootsteps.Step):  # type: ignore[misc]  # bootsteps has no annotations
+class CheckSettings(bootsteps.Step):
     """Raises ConfigurationError before the worker has taken any message."""
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:

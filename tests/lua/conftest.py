@@ -1,0 +1,39 @@
+"""Each script, called as it lies in the file, on every kind of server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+LUA = Path(__file__).resolve().parents[2] / "lua"
+LOCK, TOKEN = "rlock:{k}", "rlock:{k}:token"
+
+
+class Verbs:
+    """The scripts with their arguments by name."""
+
+    def __init__(self, client):
+        self.client = client
+
+    def acquire(self, owner, depth=1, ttl=5000, task="t", worker="w"):
+        return self._eval("acquire", (LOCK, TOKEN), owner, worker, depth, ttl, task)
+
+    def release(self, owner, depth=0, keep=60000):
+        return self._eval("release", (LOCK, TOKEN), owner, depth, keep)
+
+    def renew(self, owner, ttl=5000):
+        return self._eval("renew", (LOCK,), owner, ttl)
+
+    def _eval(self, verb, keys, *args):
+        return self.client.eval((LUA / f"{verb}.lua").read_text(), len(keys), *keys, *args)
+
+
+@pytest.fixture
+def verbs(each_server):
+    return Verbs(each_server.client(decode_responses=True))
+
+
+@pytest.fixture
+def redis(verbs):
+    return verbs.client
