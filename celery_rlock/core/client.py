@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -63,10 +64,6 @@ def _normalized(url: str) -> str:
             f"the lock's URL {hide_password(url)!r} has the unknown scheme {parts.scheme!r}: "
             f"use one of {', '.join(sorted(_SCHEMES))}"
         )
-    return urlunsplit(parts._replace(scheme=_SCHEMES[parts.scheme], query=_redis_query(parts.query)))
-
-
-def _redis_query(query: str) -> str:
-    """Celery writes ssl_cert_reqs=CERT_REQUIRED, redis-py wants `required`."""
-    pairs = parse_qsl(query, keep_blank_values=True)
-    return urlencode([(k, v.removeprefix("CERT_").lower() if k == "ssl_cert_reqs" else v) for k, v in pairs])
+    # Celery writes ssl_cert_reqs=CERT_REQUIRED, redis-py wants `required`.
+    address = re.sub(r"(?<=ssl_cert_reqs=)CERT_\w+", lambda match: match[0][5:].lower(), url)
+    return _SCHEMES[parts.scheme] + address.removeprefix(parts.scheme)

@@ -1,0 +1,308 @@
+"""`RLock` behaves as `threading.RLock` does, for a fleet."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from celery_rlock import ConfigurationError, LockLost, LockNotHeld, LockUnavailable
+from celery_rlock.core import lock as lock_module
+from celery_rlock.core.client import connect
+from celery_rlock.core.lock import RLock
+from celery_rlock.core.scripts import Scripts
+from tests.support.processes import free_port, wait_until
+
+LOCK = "rlock:{k}"
+
+
+def in_thread(work):
+    """The result of `work` in another thread, which is another execution."""
+    result = []
+    thread = threading.Thread(target=lambda: result.append(work()))
+    thread.start()
+    thread.join()
+    return result[0]
+
+
+def test_a_block_holds_the_lock(rlock, redis):
+    lock = rlock()
+    with lock as entered:
+        assert entered is lock
+        assert (lock.held, lock.depth, lock.locked(), lock.owned(), lock.lost) == (True, 1, True, True, False)
+        assert redis.hget(LOCK, "@token") == str(lock.token).encode()
+    assert (lock.held, lock.depth, lock.locked(), lock.owned(), lock.token) == (False, 0, False, False, 0)
+
+
+def test_an_uncontended_cycle_is_exactly_two_commands(rlock, redis):
+    """The contract's section 5."""
+    with rlock():
+        pass
+    redis.config_resetstat()
+    with rlock():
+        pass
+    calls = {name: stat["calls"] for name, stat in redis.info("commandstats").items()}
+    sent = {name: count for name, count in calls.items() if name in {"cmdstat_evalsha", "cmdstat_eval"}}
+    inside = {"hexists", "hkeys", "hget", "hset", "pexpire", "pttl", "time", "get", "set", "del", "exists"}
+    assert sent == {"cmdstat_evalsha": 2}
+    assert set(calls) - set(sent) <= {f"cmdstat_{name}" for name in inside} | {"cmdstat_config|resetstat"}
+
+
+def test_it_enters_again_in_the_same_thread_under_the_same_token(rlock, redis):
+    """Semantics 2: reentrant by execution."""
+    with rlock() as outer:
+        token = outer.token
+        with rlock() as inner:
+            assert (inner.depth, inner.token) == (2, token)
+            assert redis.hget(LOCK, redis.hkeys(LOCK)[0]) == b"2"
+        assert outer.depth == 1
+        assert outer.locked()
+
+
+def test_another_thread_does_not_enter(rlock):
+    """Semantics 1 and 2: a thread outside of any task is an execution of its own."""
+    with rlock():
+        assert in_thread(lambda: rlock().acquire(blocking=False)) is False
+    assert in_thread(lambda: rlock().acquire(blocking=False)) is True
+
+
+def test_only_the_holder_releases(rlock):
+    """Semantics 3: owner-checked."""
+    with rlock() as lock:
+
+        def foreign_release():
+            with pytest.raises(LockNotHeld, match="'k' is not held by"):
+                lock.release()
+            return lock.owned()
+
+        assert in_thread(foreign_release) is False
+        assert lock.owned()
+
+
+def test_releasing_once_too_often_is_an_error(rlock):
+    lock = rlock()
+    with lock:
+        pass
+    with pytest.raises(RuntimeError):
+        lock.release()
+
+
+def test_a_late_release_never_frees_a_successor(rlock, redis):
+    """Semantics 3."""
+    late = rlock(ttl=0.05)
+    late.acquire()
+    redis.delete(LOCK)
+    token = in_thread(lambda: (successor := rlock(ttl=5)).acquire() and successor.token)
+    time.sleep(0.06)
+    with pytest.raises(LockNotHeld):
+        late.release()
+    assert redis.hget(LOCK, "@token") == str(token).encode()
+
+
+def test_a_bounded_acquire_gives_up_in_time(rlock):
+    with rlock():
+        start = time.monotonic()
+        assert in_thread(lambda: rlock().acquire(timeout=0.3)) is False
+        assert 0.3 <= time.monotonic() - start < 5
+
+
+def test_a_blocking_acquire_gets_the_lock_when_it_is_freed(rlock):
+    lock = rlock()
+    lock.acquire()
+    got = threading.Event()
+
+    def wait():
+        with rlock():
+            got.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert not got.wait(0.1)
+    lock.release()
+    assert got.wait(10)
+    thread.join()
+
+
+def test_waiting_does_not_poll_busily(rlock, redis):
+    with rlock():
+        redis.config_resetstat()
+        in_thread(lambda: rlock().acquire(timeout=1))
+        assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] < 15
+
+
+def test_no_increment_is_lost_between_processes(each_server):
+    """Semantics 1: exclusive, shown on a counter that is read and written apart by many threads and processes."""
+    code = """
+import sys, threading
+from celery_rlock.core.client import connect
+from celery_rlock.core.lock import RLock
+from celery_rlock.core.scripts import Scripts
+client = connect(sys.argv[1])
+def count():
+    for _ in range(25):
+        with RLock("k", scripts=Scripts(client), ttl=10):
+            client.set("n", int(client.get("n") or 0) + 1)
+threads = [threading.Thread(target=count) for _ in range(2)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", code, each_server.url]) for _ in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert each_server.client().get("n") == b"150"
+
+
+def test_tokens_grow_and_never_repeat_between_threads(rlock):
+    """Semantics 14: fencing."""
+    tokens = []
+
+    def take():
+        for _ in range(20):
+            with rlock() as lock:
+                tokens.append(lock.token)  # in order: we hold the lock
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(tokens) == 80
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_forked_child_neither_holds_nor_frees_its_parents_lock(rlock):
+    """Semantics 2 and 3: re-entry is by execution, and a fork is another one."""
+    with rlock() as lock:
+        child = os.fork()
+        if child == 0:
+            try:
+                entered = rlock().acquire(blocking=False) or lock.held
+                lock.__exit__(None, None, None)
+            except LockNotHeld:
+                entered = False
+            finally:
+                os._exit(int(entered))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert lock.owned()
+
+
+def test_extend_makes_the_lease_last_and_renewal_does_not_shorten_it(rlock, redis):
+    with rlock(ttl=0.6) as lock:
+        lock.extend(60)
+        time.sleep(0.5)
+        assert redis.pttl(LOCK) > 50_000
+        lock.ensure()
+    with pytest.raises(LockNotHeld):
+        lock.extend(5)
+
+
+def test_the_scripts_come_back_after_a_script_flush(rlock, redis):
+    with rlock(ttl=0.3) as lock:
+        redis.script_flush()
+        time.sleep(0.5)  # renewals
+        assert lock.owned()
+        redis.script_flush()
+    redis.script_flush()
+    with rlock():
+        pass
+
+
+def test_a_lock_that_is_gone_cannot_be_entered_again(rlock, redis):
+    """Semantics 8: lost is told."""
+    with pytest.raises(LockNotHeld), rlock() as lock:
+        redis.delete(LOCK)
+        with pytest.raises(LockLost, match="entered again"):
+            lock.acquire()
+        assert lock.lost
+        assert not lock.held
+        with pytest.raises(LockLost):
+            lock.ensure()
+
+
+def test_a_lost_lock_does_not_hide_the_blocks_own_error(rlock, redis):
+    with pytest.raises(ZeroDivisionError), rlock():
+        redis.delete(LOCK)
+        with pytest.raises(LockLost):
+            rlock().acquire()
+        1 / 0  # noqa: B018
+
+
+def test_ensure_without_the_lock_is_an_error(rlock):
+    with pytest.raises(LockLost, match="not held here"):
+        rlock().ensure()
+
+
+def test_a_server_that_is_not_there_is_unavailable_soon():
+    """Semantics 16: a wrong address gives a clear error."""
+    lock = RLock("k", scripts=Scripts(connect(f"redis://127.0.0.1:{free_port()}/0")))
+    start = time.monotonic()
+    with pytest.raises(LockUnavailable, match=r"'k' is unavailable: ConnectionError.*rlock_url"):
+        lock.acquire()
+    assert time.monotonic() - start < 5
+
+
+def test_something_else_at_the_key_is_a_clear_error(rlock, redis):
+    """Semantics 16: a foreign type at the key."""
+    redis.set(LOCK, "text")
+    with pytest.raises(ConfigurationError, match="holds something that is not a lock"):
+        rlock().acquire()
+    assert redis.get(LOCK) == b"text"
+
+
+@pytest.mark.parametrize("ttl", [0, -1, math.nan, math.inf, "30", None, True])
+def test_a_bad_ttl_is_an_error(rlock, ttl):
+    """Semantics 16."""
+    with pytest.raises(ConfigurationError, match="seconds above 0"):
+        rlock(ttl=ttl)
+
+
+def test_arguments_are_checked_as_threading_does(rlock):
+    with pytest.raises(ValueError, match="non-blocking"):
+        rlock().acquire(blocking=False, timeout=1)
+    with pytest.raises(ValueError, match="non-negative"):
+        rlock().acquire(timeout=-2)
+
+
+def test_an_answer_later_than_the_lease_is_not_a_lock(server, proxy):
+    """Semantics 7: past the local deadline the lock counts as lost, whatever Redis says later."""
+    scripts = Scripts(connect(proxy.url + "?socket_timeout=5"))
+    lock = RLock("k", scripts=scripts, ttl=0.3)
+    lock.acquire()
+    lock.release()
+    proxy.freeze()
+    threading.Timer(0.6, proxy.thaw).start()
+    with pytest.raises(LockUnavailable, match="longer than the lease"):
+        lock.acquire()
+    assert not server.client().exists(LOCK)
+    assert lock.depth == 0
+
+
+def test_many_keys_leave_nothing_in_memory(rlock):
+    for number in range(50):
+        with rlock(f"key-{number}"):
+            pass
+    assert lock_module.current_execution().leases() == []
+
+
+def test_a_killed_holders_lock_is_free_after_its_lease(each_server, rlock):
+    """Semantics 7: when the whole process dies the key is free after at most the ttl."""
+    code = """
+import sys, time
+from celery_rlock.core.client import connect
+from celery_rlock.core.lock import RLock
+from celery_rlock.core.scripts import Scripts
+RLock("k", scripts=Scripts(connect(sys.argv[1])), ttl=1).acquire()
+time.sleep(60)
+"""
+    holder = subprocess.Popen([sys.executable, "-c", code, each_server.url])
+    wait_until(rlock().locked, timeout=20, what="the holder")
+    holder.kill()
+    holder.wait()
+    start = time.monotonic()
+    assert rlock().acquire(timeout=30)
+    assert time.monotonic() - start < 1 + 5
+    rlock().release()

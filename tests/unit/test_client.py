@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+
+from celery_rlock import ConfigurationError, settings
+from celery_rlock.core.client import connect, hide_password
+
+
+def test_it_fails_soon_and_never_retries_by_itself():
+    kwargs = connect("redis://example/3").connection_pool.connection_kwargs
+    assert (kwargs["host"], kwargs["db"]) == ("example", 3)
+    assert kwargs["socket_timeout"] == kwargs["socket_connect_timeout"] == 1.0
+    assert kwargs["retry"]._retries == 0
+
+
+def test_timeouts_may_stand_in_the_url():
+    kwargs = connect("redis://example/0?socket_timeout=7").connection_pool.connection_kwargs
+    assert kwargs["socket_timeout"] == 7
+
+
+def test_there_is_one_client_for_a_url():
+    assert connect("redis://example/0") is connect("redis://example/0")
+
+
+@pytest.mark.parametrize(
+    ("url", "connection"),
+    [
+        ("redis://h/0", "Connection"),
+        ("valkey://h/0", "Connection"),
+        ("rediss://h/0?ssl_cert_reqs=CERT_REQUIRED", "SSLConnection"),
+        ("valkeys://h/0?ssl_cert_reqs=none", "SSLConnection"),
+        ("unix:///run/redis.sock", "UnixDomainSocketConnection"),
+        ("redis+socket:///run/redis.sock", "UnixDomainSocketConnection"),
+    ],
+)
+def test_urls_of_redis_and_valkey_are_understood(url, connection):
+    assert connect(url).connection_pool.connection_class.__name__ == connection
+
+
+@pytest.mark.parametrize("url", ["http://h/0", "amqp://h//", "h:6379", ""])
+def test_an_unknown_scheme_is_named(url):
+    """Semantics 16: wrong URL."""
+    with pytest.raises(ConfigurationError, match=r"unknown scheme .*: use one of redis"):
+        connect(url)
+
+
+def test_a_password_is_never_shown():
+    with pytest.raises(ConfigurationError) as error:
+        connect("http://user:geheim@host/0")
+    assert "geheim" not in str(error.value)
+    assert hide_password("redis://:geheim@host:1/0") == "redis://:***@host:1/0"
+
+
+def app_with(**conf):
+    app = Celery("unit", set_as_current=False)
+    app.conf.update(conf)
+    return app
+
+
+@pytest.mark.parametrize(
+    ("conf", "url"),
+    [
+        ({"rlock_url": "redis://own/0", "result_backend": "redis://b/0"}, "redis://own/0"),
+        ({"result_backend": "redis://b/0", "broker_url": "redis://c/0"}, "redis://b/0"),
+        ({"result_backend": "db+sqlite://", "broker_url": "redis://c/0"}, "redis://c/0"),
+        ({"broker_url": "amqp://a;redis://c/0"}, "redis://c/0"),
+        ({"broker_url": ["amqp://a", "redis://c/0"]}, "redis://c/0"),
+    ],
+)
+def test_the_url_falls_back_to_a_redis_backend_then_a_redis_broker(conf, url):
+    assert settings.lock_url(app_with(**conf)) == url
+
+
+def test_no_redis_at_all_is_an_error():
+    """Semantics 16."""
+    with pytest.raises(ConfigurationError, match="set rlock_url"):
+        settings.lock_url(app_with(broker_url="amqp://a", result_backend="rpc://"))
+
+
+def test_the_app_has_one_client_and_its_factory_is_called_once(client):
+    calls = []
+    app = app_with(rlock_client=lambda: calls.append(1) or client, rlock_prefix="mine:")
+    assert settings.server(app).client is settings.server(app).client is client
+    assert calls == [1]
+    assert settings.server(app).name("k").lock == "mine:{k}"
+
+
+@pytest.mark.parametrize(
+    "conf", [{"rlock_client": 7}, {"rlock_url": 7}, {"rlock_prefix": "{"}, {"rlock_enabled": "no"}]
+)
+def test_settings_of_the_wrong_kind_are_errors(conf):
+    """Semantics 16."""
+    with pytest.raises((ConfigurationError, AttributeError), match="rlock_"):
+        settings.server(app_with(broker_url="redis://c/0", **conf))

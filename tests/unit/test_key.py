@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import json
+import uuid
+from dataclasses import dataclass
+
+import pytest
+from celery import Celery
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from kombu.serialization import dumps, loads
+
+from celery_rlock import ConfigurationError, LockedTask
+from celery_rlock.canonical import digest
+from celery_rlock.key import key_of_call
+
+
+def key_maker(run, lock_key=None, *, bind=False):
+    task = type("f", (), {"name": "proj.f", "run": run if bind else staticmethod(run)})
+    make = key_of_call(task, lock_key)
+    return lambda *args, **kwargs: make(args, kwargs)
+
+
+def f(a, b=2, *rest, c=3, **more):
+    return a
+
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(),
+    st.binary(),
+    st.dates(),
+    st.datetimes(),
+    st.timedeltas(),
+    st.uuids(),
+    st.decimals(allow_nan=False),
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.text(), inner, max_size=4),
+        st.frozensets(scalars, max_size=4),
+    ),
+    max_leaves=8,
+)
+
+
+def typed(value):
+    """A form in which two values are equal only if they are the same to a task."""
+    if isinstance(value, dict):
+        return ("dict", tuple(sorted((k, typed(v)) for k, v in value.items())))
+    if isinstance(value, list | tuple):
+        return ("list", tuple(map(typed, value)))
+    if isinstance(value, frozenset | set):
+        return ("set", frozenset(map(typed, value)))
+    return (type(value).__name__, repr(value))
+
+
+@given(values, values)
+def test_different_values_have_different_keys(one, other):
+    """Semantics 15: no two values share a key, `1` and `"1"` are two."""
+    assert (digest(one) == digest(other)) == (typed(one) == typed(other))
+
+
+@given(st.lists(values, max_size=3), st.lists(values, max_size=3))
+def test_arguments_never_run_together(one, other):
+    """Semantics 15: no collisions by concatenation."""
+    make = key_maker(lambda *args: None)
+    assume(typed(one) != typed(other))
+    assert make(*one) != make(*other)
+
+
+@given(st.text(), st.text(), st.text(), st.text())
+def test_texts_in_a_template_never_run_together(a, b, c, d):
+    """Semantics 15: no collisions by concatenation."""
+    make = key_maker(lambda a, b: None, "move:{a}:{b}")
+    assert (make(a, b) == make(c, d)) == ((a, b) == (c, d))
+
+
+@given(st.dictionaries(st.text(), values, max_size=5), st.randoms())
+def test_the_order_of_a_dict_does_not_matter(mapping, random):
+    """Semantics 15: dict order does not matter."""
+    items = list(mapping.items())
+    random.shuffle(items)
+    assert digest(dict(items)) == digest(mapping)
+
+
+@given(values)
+def test_a_key_is_the_same_before_and_after_a_message(value):
+    """Semantics 15: what a worker sees has the key that the caller computed."""
+    json_safe = json.loads(json.dumps(value, default=str))
+    content_type, encoding, body = dumps({"a": json_safe}, serializer="json")
+    assert digest(loads(body, content_type, encoding, accept={"application/json"})) == digest(
+        {"a": json_safe}
+    )
+    assert digest((value, (value,))) == digest([value, [value]])
+
+
+def test_every_way_to_pass_an_argument_is_one_key():
+    """Semantics 15: `f(1)` and `f(a=1)` are one key."""
+    make = key_maker(f)
+    assert make(1) == make(a=1) == make(1, 2) == make(1, b=2, c=3) == make(c=3, a=1)
+    assert len({make(1), make(2), make(1, 3), make(1, 2, 3), make(1, c=4), make(1, d=1)}) == 6
+
+
+def test_one_and_true_and_text_are_different():
+    """Semantics 15: `1` and `"1"` are two."""
+    make = key_maker(f)
+    assert len({make(1), make("1"), make(True), make(1.0), make(b"1"), make([1])}) == 6
+
+
+def test_the_default_key_is_the_tasks_name_and_a_digest():
+    key = key_maker(f)(1)
+    assert key.startswith("proj.f:")
+    assert len(key) == len("proj.f:") + 32
+    assert key_maker(lambda: None)() == "proj.f"
+
+
+def test_self_of_a_bound_task_is_no_argument():
+    assert key_maker(lambda self, a: None, "k:{a}", bind=True)(5) == "k:5"
+    assert key_maker(lambda self, a: None, bind=True)(5) == key_maker(lambda a: None)(5)
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Size(str, enum.Enum):
+    BIG = "big"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+def test_a_template_reads_as_it_is_written():
+    make = key_maker(lambda a: None, "account:{a}")
+    assert make(7) == "account:7"
+    assert make("7") == "account:7"  # a template is text, as RLock("account:7") is
+    assert make("50% {x}:y") == "account:50% {x}:y"
+    assert make(None) == "account:None"
+    assert make(Level.LOW) == "account:1"
+    assert make(Size.BIG) == "account:big"
+    assert make(uuid.UUID(int=1)) == "account:00000000-0000-0000-0000-000000000001"
+    assert make(datetime.date(2026, 1, 2)) == "account:2026-01-02"
+    assert make(decimal.Decimal("1.50")) == "account:1.50"
+    assert make({"b": 1, "a": 2}) == make({"a": 2, "b": 1}) == "account:" + digest({"a": 2, "b": 1})
+
+
+def test_a_template_may_format():
+    make = key_maker(lambda day: None, "report:{day:%Y-%m}")
+    assert make(datetime.date(2026, 1, 2)) == "report:2026-01"
+
+
+def test_a_callable_gets_the_bound_arguments_by_name():
+    make = key_maker(f, lambda a, c, **_: f"{a}/{c}")
+    assert make(1) == make(a=1) == "1/3"
+
+
+@pytest.mark.parametrize("wrong", [None, "", 7, b"k"])
+def test_a_callable_that_returns_no_text_is_an_error(wrong):
+    """Semantics 16."""
+    with pytest.raises(ConfigurationError, match="must return a non-empty str"):
+        key_maker(f, lambda **_: wrong)(1)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("x:{nope}", "names 'nope', but the task has: a, b, rest, c, more"),
+        ("x:{}", "names ''"),
+        ("x:{a.b}", "names 'a.b'"),
+        ("x:{a[0]}", "names"),
+        ("x:{a!r}", "conversions"),
+        ("x:{a", "is not a template"),
+        ("{a}{b}", "put a text between"),
+    ],
+)
+def test_a_template_that_cannot_work_is_an_error_when_the_task_is_defined(template, said):
+    """Semantics 16: a template naming an argument that the task does not have."""
+    app = Celery("unit", set_as_current=False)
+    task = app.task(base=LockedTask, shared=False, lock_key=template)(f)
+    with pytest.raises(ConfigurationError) as error:
+        task.name  # noqa: B018 - Celery defines a task at its first use
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("value", [object(), f, Celery, open, [object()], {"a": object()}, {object()}])
+def test_what_has_no_stable_form_is_an_error(value):
+    """Semantics 15: an object's repr is not a key."""
+    with pytest.raises(ConfigurationError, match="no stable form"):
+        key_maker(f)(value)
+
+
+def test_what_contains_itself_is_an_error():
+    """Semantics 15."""
+    loop = []
+    loop.append(loop)
+    with pytest.raises(ConfigurationError, match="contains itself"):
+        key_maker(f)(loop)
+
+
+def test_enums_and_dataclasses_have_a_stable_form():
+    assert digest(Colour.RED) == digest(Colour.RED) != digest(1)
+    assert digest(Size.BIG) == digest("big")
+    assert digest(Point(1, 2)) == digest(Point(1, 2)) != digest(Point(2, 1))
+
+
+def test_wrong_arguments_are_pythons_own_error():
+    with pytest.raises(TypeError, match="missing a required argument: 'a'"):
+        key_maker(f)()

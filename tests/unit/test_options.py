@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from celery import Celery
+
+from celery_rlock import ConfigurationError, LockedTask
+from celery_rlock.options import NAMES, Options, resolve, unknown_settings
+
+
+def define(app=None, **options):
+    """A task with these options, defined as users do."""
+    app = app or Celery("unit", set_as_current=False)
+
+    @app.task(base=LockedTask, shared=False, **options)
+    def sync(account_id, day=None):
+        return account_id
+
+    return app.tasks[sync.name]
+
+
+def options_of(task):
+    return type(task)._lock_plan[0]
+
+
+def test_the_defaults_are_the_contracts():
+    assert options_of(define()) == Options(
+        key=None,
+        ttl=30,
+        max_hold=None,
+        wait=0,
+        busy="retry",
+        backoff=0.5,
+        backoff_max=30,
+        jitter=True,
+        max_attempts=None,
+        unavailable="retry",
+        lost="warn",
+        until="return",
+    )
+
+
+def test_a_task_goes_before_the_app_and_the_app_before_the_default():
+    app = Celery("unit", set_as_current=False)
+    app.conf.update(rlock_ttl=60, rlock_wait=2)
+    options = options_of(define(app, lock_ttl=5))
+    assert (options.ttl, options.wait, options.backoff) == (5, 2, 0.5)
+
+
+def test_a_task_can_say_none_where_the_app_says_a_number():
+    app = Celery("unit", set_as_current=False)
+    app.conf.update(rlock_max_hold=60)
+    assert options_of(define(app, lock_max_hold=None)).max_hold is None
+
+
+def test_settings_in_a_module_with_a_namespace_count():
+    app = Celery("unit", set_as_current=False)
+    app.config_from_object({"CELERY_RLOCK_TTL": 7}, namespace="CELERY")
+    assert options_of(define(app)).ttl == 7
+
+
+def test_class_attributes_are_options():
+    app = Celery("unit", set_as_current=False)
+
+    class Sync(LockedTask):
+        name = "sync"
+        lock_ttl = 9
+
+        def run(self, account_id):
+            return account_id
+
+    assert options_of(app.register_task(Sync())).ttl == 9
+
+
+def test_task_annotations_are_options():
+    app = Celery("unit", set_as_current=False)
+    app.conf.task_annotations = {"*": {"lock_ttl": 11}}
+    assert options_of(define(app)).ttl == 11
+
+
+def test_a_callable_stays_a_function_though_it_stands_on_a_class():
+    def choose(task, error):
+        return "skip"
+
+    assert options_of(define(lock_busy=choose)).busy is choose
+
+
+BAD = [
+    ("ttl", 0),
+    ("ttl", -1),
+    ("ttl", math.nan),
+    ("ttl", math.inf),
+    ("ttl", "30"),
+    ("ttl", True),
+    ("ttl", None),
+    ("max_hold", 0),
+    ("max_hold", "1h"),
+    ("wait", -0.1),
+    ("wait", math.nan),
+    ("busy", "ignore"),
+    ("busy", None),
+    ("backoff", 0),
+    ("backoff_max", "30"),
+    ("jitter", 1),
+    ("max_attempts", 0),
+    ("max_attempts", 2.5),
+    ("max_attempts", True),
+    ("unavailable", "skip"),
+    ("lost", "ignore"),
+    ("until", "start"),
+    ("key", ""),
+    ("key", 7),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_a_bad_value_is_an_error_when_the_task_is_defined(name, value):
+    """Semantics 16: bad input gives a clear error before run()."""
+    with pytest.raises(ConfigurationError, match=rf"lock_{name} of task sync must be .*, not "):
+        define(**{f"lock_{name}": value})
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_a_bad_value_in_the_settings_is_an_error_too(name, value):
+    """Semantics 16."""
+    app = Celery("unit", set_as_current=False)
+    app.conf.update({f"rlock_{name}": value})
+    with pytest.raises(ConfigurationError, match=rf"setting rlock_{name} must be "):
+        define(app)
+
+
+def test_every_option_is_tried_with_a_bad_value():
+    assert {name for name, _ in BAD} == set(NAMES)
+
+
+def test_an_unknown_option_says_what_was_meant():
+    """Semantics 16: unknown option."""
+    with pytest.raises(ConfigurationError, match="unknown option 'lock_tll', did you mean 'lock_ttl'"):
+        define(lock_tll=3)
+
+
+@pytest.mark.parametrize("name", ["rlock_backof", "CELERY_RLOCK_BACKOF"])
+def test_an_unknown_setting_says_what_was_meant(name):
+    """Semantics 16: unknown setting."""
+    assert unknown_settings({name: 3}) == ["unknown option 'rlock_backof', did you mean 'rlock_backoff'?"]
+    with pytest.raises(ConfigurationError, match="did you mean 'rlock_backoff'"):
+        resolve(LockedTask, {name: 3})
+
+
+def test_known_settings_are_known():
+    names = [f"rlock_{name}" for name in NAMES] + [
+        "rlock_url",
+        "rlock_prefix",
+        "rlock_client",
+        "rlock_enabled",
+    ]
+    assert unknown_settings(dict.fromkeys(names)) == []
+    assert unknown_settings({"my_rlocker": 1, "broker_url": ""}) == []
+
+
+def test_celerys_own_tasks_are_not_locked_when_every_task_is():
+    app = Celery("unit", task_cls=LockedTask, set_as_current=False)
+    assert isinstance(app.tasks["celery.chord_unlock"], LockedTask)
+    assert app.tasks["celery.chord_unlock"]._lock_plan is None
