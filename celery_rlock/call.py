@@ -47,8 +47,9 @@ class Call:
 
     def forget(self, *headers: str) -> None:
         """Drop our headers from the request, so that the user's own `retry()` starts without them."""
+        kept = (self.request.headers if self.request is not None else None) or {}
         for header in headers:
-            (self.request.headers or {}).pop(header, None)
+            kept.pop(header, None)
 
     def _new_execution(self) -> Execution:
         # The worker's parent names the delivery, so that it knows the owner too; else we name it here.

@@ -24,14 +24,7 @@ UNAVAILABLE_ATTEMPTS = "rlock_unavailable"
 def on_busy(call: Call, options: Options, busy: LockBusy) -> NoReturn:
     """End this attempt as `lock_busy` says."""
     action = _busy_action(call, options, busy)
-    logger.info(
-        "%s: lock %r is held by %s: %s",
-        call.task.name,
-        busy.key,
-        busy.holder,
-        action,
-        extra=_extra(call, busy),
-    )
+    _log(logging.INFO, call, action, busy)
     signals.lock_busy.send(sender=call.task, error=busy, action=action)
     if action == "retry":
         attempts = call.attempts(BUSY_ATTEMPTS)
@@ -47,7 +40,7 @@ def on_busy(call: Call, options: Options, busy: LockBusy) -> NoReturn:
 def on_unavailable(call: Call, options: Options, error: LockUnavailable) -> None:
     """End this attempt as `lock_unavailable` says; returns when the task is to run without the lock."""
     action = options.unavailable
-    logger.warning("%s: %s: %s", call.task.name, action, error, extra=_extra(call, error))
+    _log(logging.WARNING, call, action, error)
     signals.lock_unavailable.send(sender=call.task, error=error, action=action)
     if action == "retry" and call.by_message:
         attempts = call.attempts(UNAVAILABLE_ATTEMPTS)
@@ -68,5 +61,7 @@ def _busy_action(call: Call, options: Options, busy: LockBusy) -> str:
     return action
 
 
-def _extra(call: Call, error: LockBusy | LockUnavailable) -> dict[str, object]:
-    return {"key": error.key, "owner": str(call.execution.owner), "task_id": call.request and call.request.id}
+def _log(level: int, call: Call, action: str, error: LockBusy | LockUnavailable) -> None:
+    task_id = call.request and call.request.id
+    extra = {"key": error.key, "owner": str(call.execution.owner), "task_id": task_id}
+    logger.log(level, "Task %s[%s] %s: %s", call.task.name, task_id, action, error, extra=extra)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Ignore, Reject
 
 from celery_rlock.call import Call
 from celery_rlock.errors import RLockError
@@ -16,12 +16,14 @@ logger = logging.getLogger("celery_rlock")
 _LONGEST_PAUSE = 5.0
 
 
+class Waiting(Ignore):
+    """Tells the worker that the task is scheduled again; its state is already stored."""
+
+
 def schedule_again(call: Call, reason: RLockError, seconds: float, headers: dict[str, int]) -> NoReturn:
     """Publish the task's message again, to be delivered in `seconds`, and end this attempt.
 
-    Everything is kept: id, retries, routing, expiry, links, chain, group and chord. If the broker cannot
-    be reached the message is not lost: one that is not acknowledged yet goes back to the broker, and
-    for one that is we stay until the broker is there again.
+    Everything is kept: id, retries, routing, expiry, links, chain, group and chord.
     """
     request = call.request
     signature = call.task.signature_from_request(
@@ -32,15 +34,27 @@ def schedule_again(call: Call, reason: RLockError, seconds: float, headers: dict
         retries=request.retries,
         headers={**(request.headers or {}), **headers},
     )
+    # Stored first: the next delivery may have ended before we come to store anything (as raising
+    # Celery's Retry would), and RETRY must not overwrite how it ended.
+    if not request.ignore_result:
+        call.task.backend.mark_as_retry(request.id, reason, request=request)
+    _publish(call, signature)
+    raise Waiting(f"again in {seconds:.3f} s: {reason}")
+
+
+def _publish(call: Call, signature: Any) -> None:
+    """If the broker cannot be reached the message is not lost: one that is not acknowledged yet goes back to
+    the broker, and for one that is we stay until the broker is there again.
+    """
     pause = 0.1
     while True:
         try:
             signature.apply_async()
-            break
         except Exception as error:
             if call.task.acks_late:
                 raise Reject(error, requeue=True) from error
-            logger.warning("could not schedule %s again, trying on: %s", request.id, error)
+            logger.warning("could not schedule %s again, trying on: %s", call.request.id, error)
             time.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
-    raise Retry(exc=reason, when=seconds, sig=signature)  # type: ignore[arg-type]  # a number is meant
+        else:
+            return

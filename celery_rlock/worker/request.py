@@ -9,6 +9,7 @@ from celery.worker.request import Request
 
 from celery_rlock.core.execution import new_delivery
 from celery_rlock.skip import Skipped
+from celery_rlock.waiter import Waiting
 
 if TYPE_CHECKING:
     from billiard.einfo import ExceptionInfo
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LockedRequest(Request):
-    """Names the delivery, so that parent and child know the same owner, and announces a skip."""
+    """Names the delivery, so that parent and child know one owner, and announces what ended without a run."""
 
     _request_dict: dict[str, Any]
     _context: Context
@@ -30,4 +31,6 @@ class LockedRequest(Request):
         if isinstance(exc_info.exception, Skipped):
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
             task_revoked.send(self.task, request=self._context, terminated=False, signum=None, expired=False)
+        elif isinstance(exc_info.exception, Waiting):
+            self.send_event("task-retried", exception=str(exc_info.exception), traceback="")
         return result

@@ -1,0 +1,206 @@
+"""What happens to a task that finds its lock busy."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from celery import states
+from celery.exceptions import TaskRevokedError
+
+from celery_rlock import ConfigurationError, LockBusy
+from tests.support.processes import wait_until
+
+pytestmark = pytest.mark.usefixtures("fleet")
+
+
+def await_state(result, state):
+    wait_until(lambda: result.state == state, timeout=20, what=f"state {state}")
+
+
+def test_retry_runs_the_task_when_the_lock_is_free(proj, name, hold):
+    """Semantics 9: the task waits in the broker, under its own id."""
+    with hold(name):
+        result = proj.work.delay(name, 0)
+        await_state(result, states.RETRY)
+        assert isinstance(result.result, LockBusy)
+        time.sleep(1)
+    assert result.get(timeout=20)["id"] == result.id
+
+
+def test_busy_attempts_do_not_count_as_the_users_retries(proj, name, hold):
+    """Semantics 9: `max_retries` is untouched, and the user's own retry starts with a clean count."""
+    with hold(name):
+        result = proj.retrying.delay(name)
+        await_state(result, states.RETRY)
+        time.sleep(1.5)
+    fields = result.get(timeout=20)
+    assert fields["retries"] == 1
+    assert not {"rlock_attempts", "rlock_delivery"} & set(fields["headers"] or {})
+
+
+def test_autoretry_does_not_see_the_busy_lock(proj, name, hold):
+    with hold(name):
+        result = proj.autoretrying.delay(name)
+        await_state(result, states.RETRY)
+        time.sleep(0.5)
+    assert result.get(timeout=20)["retries"] == 2
+
+
+def test_a_busy_retry_keeps_everything(proj, name, hold, fleet):
+    """Semantics 9: id, queue, priority, expires, headers, stamps, limits, links."""
+    seen = {}
+    app = proj.app
+    expires = datetime.now(timezone.utc) + timedelta(minutes=5)
+    with hold(name):
+        sent = proj.work.apply_async(
+            (name, 0),
+            kwargs={},
+            priority=3,
+            expires=expires,
+            headers={"mine": "kept"},
+            time_limit=60,
+            soft_time_limit=50,
+            shadow="shade",
+            link=proj.other.si(f"{name}-linked"),
+            link_error=proj.note_error.s(),
+            stamped_headers=["stamp"],
+            stamp="stamped",
+        )
+        await_state(sent, states.RETRY)
+        wait_until(lambda: _scheduled(app, sent.id, seen), timeout=20, what="the waiter")
+    before, after = seen["first"], seen["later"]
+    assert after["headers"].pop("rlock_attempts") > before["headers"].pop("rlock_attempts")
+    changing = {"eta", "rlock_delivery", "argsrepr", "kwargsrepr", "origin", "timelimit"}
+    keep = lambda headers: {k: v for k, v in headers.items() if k not in changing}  # noqa: E731
+    assert keep(after["headers"]) == keep(before["headers"])
+    headers = after["headers"]
+    assert headers["id"] == sent.id
+    assert headers["mine"] == "kept"
+    assert headers["stamps"] == {"stamp": ["stamped"]} or headers["stamps"] == {"stamp": "stamped"}
+    assert datetime.fromisoformat(headers["expires"]) == expires
+    assert headers["timelimit"] == [60, 50]
+    assert headers["shadow"] == "shade"
+    assert after["properties"]["priority"] == 3
+    assert after["embed"]["callbacks"][0]["args"] == [f"{name}-linked"]
+    assert after["embed"]["errbacks"]
+    assert sent.get(timeout=20)["retries"] == 0
+
+
+def _scheduled(app, task_id, seen):
+    """Watches the broker's unacknowledged messages for two different deliveries of the task."""
+    import json  # noqa: PLC0415
+    from base64 import b64decode  # noqa: PLC0415
+
+    with app.connection_for_read() as connection:
+        for raw in connection.default_channel.client.hvals("unacked"):
+            message = json.loads(raw)[0]
+            if message["headers"]["id"] != task_id or "rlock_attempts" not in message["headers"]:
+                continue
+            embed = json.loads(b64decode(message["body"]))[2]
+            found = {"headers": message["headers"], "properties": message["properties"], "embed": embed}
+            first = seen.setdefault("first", found)
+            if first["headers"]["rlock_attempts"] != message["headers"]["rlock_attempts"]:
+                seen["later"] = found
+                return True
+    return False
+
+
+def test_a_waiter_that_expires_never_runs(proj, name, hold, records):
+    with hold(name):
+        result = proj.work.apply_async((name, 0), expires=1.5)
+        await_state(result, states.REVOKED)
+    time.sleep(0.5)
+    assert records(name) == []
+
+
+def test_a_waiter_that_is_revoked_never_runs(proj, name, hold, records, fleet):
+    with hold(name):
+        result = proj.work.delay(name, 0)
+        await_state(result, states.RETRY)
+        wait_until(
+            lambda: len(proj.app.control.revoke(result.id, reply=True, timeout=2)) == len(fleet),
+            timeout=20,
+            what="every worker to know",
+        )
+        await_state(result, states.REVOKED)
+    time.sleep(0.5)
+    assert records(name) == []
+
+
+def test_many_waiters_all_run(proj, name, spans, overlaps):
+    """Semantics 1 and 9: nothing is lost and nothing overlaps."""
+    results = [proj.work.delay(name, 0.02) for _ in range(30)]
+    for result in results:
+        result.get(timeout=60)
+    assert len(spans(name)) == 30
+    assert overlaps(name) == 0
+
+
+def test_skip_leaves_a_reason_and_runs_nothing(proj, name, hold, records, fleet):
+    """Semantics 11: REVOKED, with the holder's name; log and signal."""
+    with hold(name) as lock:
+        result = proj.skipping.delay(name)
+        with pytest.raises(TaskRevokedError, match=f"is held by {lock.owner}"):
+            result.get(timeout=20)
+    assert result.state == states.REVOKED
+    assert records(name) == []
+    assert any(f"[{result.id}] skip: lock '{name}' is held by {lock.owner}" in worker.log for worker in fleet)
+    assert proj.skipping.delay(name).get(timeout=20)["held"]
+
+
+def test_skip_of_a_task_without_a_result_stores_none(proj, name, hold, records):
+    with hold(name):
+        result = proj.skipping_silently.delay(name)
+        time.sleep(1)
+        assert result.state == states.PENDING
+    assert records(name) == []
+
+
+def test_fail_raises_lock_busy(proj, name, hold):
+    with hold(name) as lock, pytest.raises(LockBusy) as error:
+        proj.failing.delay(name).get(timeout=20)
+    assert (error.value.key, error.value.holder) == (name, lock.owner)
+    assert 0 < error.value.lease_left <= 30
+
+
+def test_reject_does_not_run_the_task(proj, name, hold, records, fleet):
+    with hold(name):
+        said = f"proj.rejecting[{proj.rejecting.delay(name).id}] reject requeue=False"
+        wait_until(lambda: any(said in worker.log for worker in fleet), timeout=20, what="the rejection")
+    assert records(name) == []
+
+
+def test_a_callable_chooses(proj, name, hold, records):
+    with hold(name) as lock:
+        result = proj.choosing.delay(name)
+        await_state(result, states.REVOKED)
+    assert {"key": name, "holder": lock.owner}.items() <= records("chosen")[-1].items()
+
+
+def test_a_callable_that_chooses_what_there_is_not_is_an_error(proj, name, hold):
+    with hold(name), pytest.raises(ConfigurationError, match="lock_busy must return one of"):
+        proj.choosing_badly.delay(name).get(timeout=20)
+
+
+def test_max_attempts_ends_the_waiting(proj, name, hold):
+    with hold(name), pytest.raises(LockBusy):
+        proj.impatient.delay(name).get(timeout=20)
+
+
+def test_wait_stays_in_place_until_the_lock_is_free(proj, name, hold):
+    with hold(name):
+        result = proj.waiting.delay(name)
+        time.sleep(1)
+        assert result.state == states.PENDING
+    assert result.get(timeout=20)["held"]
+
+
+def test_a_busy_attempt_releases_nothing(proj, name, hold):
+    """Semantics 5: a busy attempt that never had the lock releases nothing."""
+    with hold(name) as lock:
+        proj.work.delay(name, 0)
+        proj.skipping.delay(name)
+        time.sleep(1.5)
+        assert lock.owned()
