@@ -68,6 +68,11 @@ def work(self, name, seconds=0.1):
     return self.span(name, seconds)
 
 
+@task()
+def of_anything(self, name, anything=slice(1)):
+    return self.span(name)
+
+
 @task(lock_key="{name}", lock_ttl=1)
 def short_lease(self, name, seconds=0.1):
     return self.span(name, seconds)
