@@ -7,16 +7,14 @@
 -- ARGV[4] ttl     lease in milliseconds; a longer lease that is already there is kept
 -- ARGV[5] task    what the lock is for, shown to people
 -- returns {1, token} taken · {0, lease left in ms, owner, worker} busy · {-1} to enter again, but not held
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
-    redis.call('PEXPIRE', KEYS[1], ARGV[4])
-  end
-  return {1, redis.call('HGET', KEYS[1], '@token')}
-end
-
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-  if string.sub(field, 1, 1) ~= '@' then
+  if field == ARGV[1] then
+    redis.call('HSET', KEYS[1], field, ARGV[3])
+    if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
+      redis.call('PEXPIRE', KEYS[1], ARGV[4])
+    end
+    return {1, redis.call('HGET', KEYS[1], '@token')}
+  elseif string.sub(field, 1, 1) ~= '@' then
     return {0, redis.call('PTTL', KEYS[1]), field, redis.call('HGET', KEYS[1], '@worker')}
   end
 end
@@ -28,13 +26,11 @@ end
 -- The floor is the server's clock, so a token that Redis forgot is still behind the next one.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local last = tonumber(redis.call('GET', KEYS[2]) or '0')
+local last = tonumber(redis.call('GETDEL', KEYS[2]) or '0')
 local token = string.format('%.0f', math.max(now, last + 1))
 if last >= now then
   -- The clock went back: remember the token until it has caught up.
   redis.call('SET', KEYS[2], token, 'PX', math.ceil((last - now) / 1000) + ARGV[4])
-elseif last > 0 then
-  redis.call('DEL', KEYS[2])
 end
 redis.call('HSET', KEYS[1], ARGV[1], 1, '@worker', ARGV[2], '@token', token, '@since', time[1], '@task', ARGV[5])
 redis.call('PEXPIRE', KEYS[1], ARGV[4])

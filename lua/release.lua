@@ -5,12 +5,13 @@
 -- ARGV[2] depth   the depth the owner is at afterwards
 -- ARGV[3] keep    how long the last token is remembered, in milliseconds
 -- returns 1 done · 0 the key is gone · -1 somebody else holds it
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+local held = redis.call('HMGET', KEYS[1], ARGV[1], '@token')
+if not held[1] then
   return -redis.call('EXISTS', KEYS[1])
 end
 if ARGV[2] == '0' then
-  redis.call('SET', KEYS[2], redis.call('HGET', KEYS[1], '@token'), 'PX', ARGV[3])
   redis.call('DEL', KEYS[1])
+  redis.call('SET', KEYS[2], held[2], 'PX', ARGV[3])
 else
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 end

@@ -10,6 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from celery_rlock.core.quick import QuickRedis
 from celery_rlock.errors import ConfigurationError
 
 #: Our scheme for each that a user may write.
@@ -44,7 +45,7 @@ def connect(url: str) -> redis.Redis:
         "protocol": 2,
     }
     try:
-        return redis.Redis.from_url(_normalized(url), **settings)
+        return QuickRedis.from_url(_normalized(url), **settings)
     except (ValueError, redis.RedisError) as error:
         raise ConfigurationError(f"cannot use the lock's URL {hide_password(url)!r}: {error}") from error
 

@@ -41,7 +41,8 @@ class Renewer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="rlock-renewal", daemon=True)
                 self._thread.start()
-            elif due < self._next:
+            if due < self._next:
+                self._next = due
                 self._changed.notify()
 
     def discard(self, lease: Lease) -> None:
@@ -61,7 +62,9 @@ class Renewer:
         with self._changed:
             while True:
                 now = monotonic()
-                self._next = min(self._due.values(), default=math.inf)
+                # Looked up only when the time has come: locks that come and go do not wake this thread.
+                if self._next <= now:
+                    self._next = min(self._due.values(), default=math.inf)
                 if self._next <= now:
                     return [lease for lease, due in self._due.items() if due <= now + lease.ttl / 6]
                 self._changed.wait(None if self._next == math.inf else self._next - now)

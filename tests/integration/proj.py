@@ -256,3 +256,13 @@ def add_up(numbers):
 @app.task(shared=False)
 def note_error(request, exc, traceback):
     record("errbacks", id=request.id, error=str(exc))
+
+
+@task(lock_key="{name}", lock_wait=1)
+def waiting_then_again(self, name):
+    return self.span(name)
+
+
+@task(lock_key="{name}", lock_wait=1, acks_late=True)
+def waiting_then_again_late(self, name):
+    return self.span(name)

@@ -99,7 +99,7 @@ def test_a_run_that_ends_frees_its_lock_at_once(pool, proj, name, how, store, re
     proj.ending.delay(name, how)
     wait_until(lambda: any(entry["event"] == "end" for entry in records(name)), timeout=20, what="the run")
     wait_until(lambda: not store.exists(f"rlock:{{{name}}}"), timeout=5, what="the release")
-    assert proj.failing.delay(name).get(timeout=20)["held"]
+    assert proj.work.delay(name, 0).get(timeout=20)["held"]
 
 
 def test_a_busy_task_that_skips_is_revoked_and_says_who_holds_it(pool, proj, name, hold):

@@ -1,0 +1,49 @@
+# Each target makes the environment that it needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 2
+
+.PHONY: help demo test lint format bench wheel-test clean
+
+help:
+	@echo "make demo        a fleet without and with the lock, side by side"
+	@echo "make test        all tests"
+	@echo "make lint        ruff, mypy --strict and luacheck"
+	@echo "make bench       how fast it is, against redis.lock.Lock"
+	@echo "make wheel-test  the wheel, installed away from this tree, against the tests of the lock"
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m examples.demo
+
+test: $(VENV)/.test
+	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	@if command -v luacheck >/dev/null; then luacheck --std lua51 --read-globals redis KEYS ARGV -- lua; \
+	else echo "luacheck is not installed: the Lua files are not checked"; fi
+
+format: $(VENV)/.lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.test
+	$(BIN)/python -m benchmarks.cycle
+
+wheel-test: $(VENV)/.test
+	PYTHON=$(BIN)/python .ci/wheel-test
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.%: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist demo-timeline.*

@@ -1,0 +1,65 @@
+"""redis-py's client with a shorter way for scripts: they are all that an uncontended lock costs."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import Any
+
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+#: Before 5.3 the pool wanted to know for which command.
+_COMMAND_NAME = ("EVALSHA",) if redis.VERSION < (5, 3) else ()
+
+
+class QuickRedis(redis.Redis):
+    """Sends EVALSHA over connections that it keeps to itself, a third faster than through the pool.
+
+    The pool asks the socket of each connection whether it is still good. Here a broken one shows when it is
+    used: that is an error as any other, whoever calls may try again, and the next is a new one.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._idle: deque[Any] = deque()
+        self._pid = os.getpid()
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        if args[0] != "EVALSHA":
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        connection = self._take()
+        try:
+            connection.send_packed_command((_packed(args),))
+            reply = connection.read_response()
+        except ResponseError:
+            self._idle.append(connection)
+            raise
+        except BaseException as error:
+            self._drop(connection)
+            if isinstance(error, RedisConnectionError):
+                self._drop(*self._idle)
+                self._idle.clear()
+            raise
+        self._idle.append(connection)
+        return reply
+
+    def _take(self) -> Any:
+        if self._pid != os.getpid():  # a forked child must not use its parent's sockets
+            self._idle, self._pid = deque(), os.getpid()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self.connection_pool.get_connection(*_COMMAND_NAME)
+
+    def _drop(self, *connections: Any) -> None:
+        for connection in connections:
+            connection.disconnect()
+            self.connection_pool.release(connection)
+
+
+def _packed(args: tuple[Any, ...]) -> bytes:
+    """The command as it goes over the wire."""
+    words = [arg if isinstance(arg, bytes) else str(arg).encode() for arg in args]
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
