@@ -136,7 +136,7 @@ def test_waiting_does_not_poll_busily(rlock, redis):
 
 
 def test_no_increment_is_lost_between_processes(each_server):
-    """Semantics 1: exclusive, shown on a counter that is read and written apart by many threads and processes."""
+    """Semantics 1: exclusive, shown on a counter that many processes read and write apart."""
     code = """
 import sys, threading
 from celery_rlock.core.client import connect
