@@ -35,9 +35,8 @@ def test_its_python_runs(server):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_option_and_its_default_are_documented(name):
-    row = next(
-        line for line in README.splitlines() if line.startswith("| `lock_") and f"`lock_{name}`" in line
-    )
+    rows = README.partition("## Options")[2].splitlines()
+    row = next(row for row in rows if row.startswith("| ") and f"`lock_{name}`" in row.split("|")[1])
     default = getattr(Options(), name)
     names = re.findall(r"`lock_(\w+)`", row.split("|")[1])
     shown = row.split("|")[2].strip().replace("`", "").split(", ")

@@ -36,12 +36,12 @@ def test_the_task_runs_later(fleet, broker, proj, name, hold, records, mode):
         wait_until(lambda: any(started in worker.log for worker in fleet), timeout=20, what="the attempt")
         time.sleep(0.3)
         broker.refuse()
-        failed = (
-            f"could not schedule {result.id}" if mode == "early" else f"[{result.id}] reject requeue=True"
-        )
+        failed = {"early": f"could not schedule {result.id}", "late": f"[{result.id}] reject requeue=True"}
         # redis-py tries for some seconds by itself before it gives up.
         wait_until(
-            lambda: any(failed in worker.log for worker in fleet), timeout=60, what="the publish to fail"
+            lambda: any(failed[mode] in worker.log for worker in fleet),
+            timeout=60,
+            what="the publish to fail",
         )
         assert records(name) == []
         broker.accept()
