@@ -8,7 +8,9 @@ from celery_rlock.core.execution import Execution, current_execution, new_delive
 from celery_rlock.core.name import Owner
 from celery_rlock.hold import Hold
 
-_DELIVERY = "rlock_delivery"
+#: What the worker's parent process adds to a request: the delivery's name, and when it was received.
+DELIVERY = "rlock_delivery"
+RECEIVED = "rlock_received"
 
 
 def call_of(request: Any) -> Call | None:
@@ -33,6 +35,7 @@ class Call:
             request.rlock_call = self
         self.by_message = self.traced and not request.is_eager
         self.hold: Hold | None = None
+        self.received: float | None = None
         self.execution = self._new_execution() if self.by_message else current_execution()
 
     def run(self) -> Any:
@@ -53,6 +56,7 @@ class Call:
 
     def _new_execution(self) -> Execution:
         # The worker's parent names the delivery, so that it knows the owner too; else we name it here.
-        delivery = self.request.get(_DELIVERY) or new_delivery()
-        self.forget(_DELIVERY)
+        delivery = self.request.get(DELIVERY) or new_delivery()
+        self.received = self.request.get(RECEIVED)
+        self.forget(DELIVERY, RECEIVED)
         return Execution(Owner(self.request.hostname or "celery", delivery, self.request.id))

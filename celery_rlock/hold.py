@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 class Hold:
     """The lock of one call of one task. It begins at the depth that its execution was at before."""
 
-    def __init__(self, execution: Execution, lease: Lease, *, until_postrun: bool = False) -> None:
+    def __init__(
+        self, execution: Execution, lease: Lease, *, by_message: bool = False, until_postrun: bool = False
+    ) -> None:
         self._execution, self._lease = execution, lease
         self._outside = lease.depth
-        self.until_postrun = until_postrun
+        self.by_message, self.until_postrun = by_message, until_postrun
 
     @property
     def key(self) -> str:
@@ -66,9 +68,16 @@ class Hold:
         self.ensure()
         self._lease.extend(check_ttl(seconds))
 
-    def leave(self) -> None:
-        """Back to the depth before this call. LockUnavailable when Redis could not be told."""
-        self._execution.leave(self._lease, self._outside)
+    def leave(self, *, early: bool = False) -> None:
+        """Back to the depth before this call. LockUnavailable when Redis could not be told.
+
+        With `early` the lock stays held when a copy of the task's message was delivered: until `finish`.
+        """
+        self._execution.leave(self._lease, self._outside, early=early)
+
+    def finish(self, retries: int) -> None:
+        """The task has ended: free its lock, and tell the copies of its message."""
+        self._execution.finish(self._lease, retries)
 
     def __repr__(self) -> str:
         return f"<Hold {self.key!r} owner={self.owner} token={self.token} depth={self.depth}>"

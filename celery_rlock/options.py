@@ -40,7 +40,7 @@ class Options:
 NAMES = tuple(field.name for field in fields(Options))
 
 #: Settings in app.conf that are not defaults of an option.
-SETTINGS = ("url", "prefix", "client", "enabled")
+SETTINGS = ("url", "prefix", "client", "enabled", "reaper")
 
 
 def resolve(task: type, conf: Mapping[str, Any]) -> Options:

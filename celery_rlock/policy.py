@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from celery.exceptions import Reject
 
-from celery_rlock import backoff, signals
+from celery_rlock import backoff, redelivery, signals
 from celery_rlock.call import Call
 from celery_rlock.errors import ConfigurationError, LockBusy, LockUnavailable
 from celery_rlock.options import BUSY_ACTIONS, Options
@@ -22,7 +22,12 @@ UNAVAILABLE_ATTEMPTS = "rlock_unavailable"
 
 
 def on_busy(call: Call, options: Options, busy: LockBusy) -> NoReturn:
-    """End this attempt as `lock_busy` says."""
+    """End this attempt as `lock_busy` says; a copy of the holder's own message waits, whatever it says."""
+    if redelivery.is_held_by_copy(call, busy):
+        _log(logging.INFO, call, "is delivered again, and waits", busy)
+        waits = call.attempts(redelivery.COPY)
+        seconds = backoff.delay(options, waits, busy.lease_left)
+        schedule_again(call, busy, seconds, {redelivery.COPY: waits + 1}, store=False)
     action = _busy_action(call, options, busy)
     _log(logging.INFO, call, action, busy)
     signals.lock_busy.send(sender=call.task, error=busy, action=action)

@@ -7,6 +7,8 @@ for `lock_until="postrun"`, and for a `finally` that was itself interrupted.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery.signals import task_postrun
@@ -14,33 +16,41 @@ from celery.signals import task_postrun
 from celery_rlock.call import Call, call_of
 from celery_rlock.errors import LockUnavailable
 from celery_rlock.hold import Hold
+from celery_rlock.redelivery import has_ended
 from celery_rlock.signals import lock_released, run_ended
 
 logger = logging.getLogger("celery_rlock")
 
 
-def release_lock(sender: Any, signal: Any, lock: Hold | None = None, **_: Any) -> None:
-    if signal is run_ended:
-        if lock is not None and not lock.until_postrun:
-            release(sender, lock)
-        return
-    stack = getattr(sender, "request_stack", None)
-    call = call_of(stack.top) if stack is not None and stack.top is not None else None
-    if call is not None:
-        if call.hold is not None:
-            release(sender, call.hold)
-        _release_left_over(call)
+def release_lock(sender: Any, signal: Any, lock: Hold | None = None, **fields: Any) -> None:
+    if signal is task_postrun:
+        stack = getattr(sender, "request_stack", None)
+        call = call_of(stack.top) if stack is not None and stack.top is not None else None
+        if call is not None:
+            _end(call, fields.get("state"), fields.get("retval"))
+    elif lock is not None and not lock.until_postrun:
+        # Where task_postrun comes it knows how the task has ended, which a copy of its message must learn.
+        _release(sender, lock, partial(lock.leave, early=lock.by_message))
 
 
-def release(task: Any, lock: Hold) -> None:
+def _end(call: Call, state: str | None, result: object) -> None:
+    lock = call.hold
+    if lock is not None:
+        finished = call.by_message and has_ended(state, result)
+        _release(call.task, lock, partial(lock.finish, call.request.retries) if finished else lock.leave)
+    _release_left_over(call)
+
+
+def _release(task: Any, lock: Hold, leave: Callable[[], None]) -> None:
     """Leave the lock if this call is in it. A server that does not answer is left to the lease."""
     if not lock.entered:
         return
     try:
-        lock.leave()
+        leave()
     except LockUnavailable as error:
         logger.warning("could not release lock %r, its lease ends it: %s", lock.key, error)
-    lock_released.send(sender=task, lock=lock)
+    if not lock.entered:
+        lock_released.send(sender=task, lock=lock)
 
 
 def _release_left_over(call: Call) -> None:

@@ -22,9 +22,17 @@ _servers: WeakKeyDictionary[Celery, Scripts] = WeakKeyDictionary()
 
 
 def enabled(app: Celery) -> bool:
-    value = app.conf.get("rlock_enabled", True)
+    return _switch(app, "rlock_enabled")
+
+
+def reaper(app: Celery) -> bool:
+    return _switch(app, "rlock_reaper")
+
+
+def _switch(app: Celery, name: str) -> bool:
+    value = app.conf.get(name, True)
     if not isinstance(value, bool):
-        raise ConfigurationError(f"setting rlock_enabled must be True or False, not {value!r}")
+        raise ConfigurationError(f"setting {name} must be True or False, not {value!r}")
     return value
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Task
 
 import celery_rlock.release  # noqa: F401 - connects the release handler
-from celery_rlock import policy, settings, signals
+from celery_rlock import policy, redelivery, settings, signals
 from celery_rlock.call import Call
 from celery_rlock.core.execution import running
 from celery_rlock.core.waiting import patient, wait
@@ -18,7 +18,7 @@ from celery_rlock.hold import Hold, current_lock, holding
 from celery_rlock.key import KeyOf, key_of_call
 from celery_rlock.lost import watched
 from celery_rlock.options import Options, resolve
-from celery_rlock.worker import check
+from celery_rlock.worker import steps
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -46,7 +46,7 @@ class LockedTask(_Task):
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         cls._lock_plan = _plan(cls, app)
-        check.install(app)
+        steps.install(app)
 
     @property
     def lock(self) -> Hold:
@@ -82,7 +82,8 @@ def _plan(task: type[LockedTask], app: Celery) -> tuple[Options, KeyOf] | None:
 
 def _run_locked(call: Call, options: Options, lease: Lease) -> Any:
     until_postrun = options.until == "postrun" and call.traced
-    hold = call.hold = Hold(call.execution, lease, until_postrun=until_postrun)
+    hold = Hold(call.execution, lease, by_message=call.by_message, until_postrun=until_postrun)
+    call.hold = hold
     try:
         _acquire(call, options, lease)
         with holding(hold), watched(call, hold, lease, options):
@@ -95,6 +96,8 @@ def _acquire(call: Call, options: Options, lease: Lease) -> None:
     """Get in, or end this attempt by an exception; without the lock only where the options say so."""
     try:
         busy = _wait_for(call, options, lease)
+        if busy is None:
+            redelivery.drop_if_ended(call, lease)
     except LockUnavailable as error:
         policy.on_unavailable(call, options, error)
         return
@@ -102,7 +105,7 @@ def _acquire(call: Call, options: Options, lease: Lease) -> None:
         policy.on_busy(call, options, LockBusy(lease.name.key, busy.holder, busy.lease_left))
     if options.max_hold is not None and lease.depth == 1:
         lease.renew_until = lease.since + options.max_hold
-    call.forget(policy.BUSY_ATTEMPTS, policy.UNAVAILABLE_ATTEMPTS)
+    call.forget(policy.BUSY_ATTEMPTS, policy.UNAVAILABLE_ATTEMPTS, redelivery.COPY)
     signals.lock_acquired.send(sender=call.task, lock=call.hold)
 
 

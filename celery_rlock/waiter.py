@@ -20,10 +20,13 @@ class Waiting(Ignore):
     """Tells the worker that the task is scheduled again; its state is already stored."""
 
 
-def schedule_again(call: Call, reason: RLockError, seconds: float, headers: dict[str, int]) -> NoReturn:
+def schedule_again(
+    call: Call, reason: RLockError, seconds: float, headers: dict[str, int], *, store: bool = True
+) -> NoReturn:
     """Publish the task's message again, to be delivered in `seconds`, and end this attempt.
 
-    Everything is kept: id, retries, routing, expiry, links, chain, group and chord.
+    Everything is kept: id, retries, routing, expiry, links, chain, group and chord. The state RETRY is stored
+    unless somebody else, who is to store the task's state, holds the lock.
     """
     request = call.request
     signature = call.task.signature_from_request(
@@ -36,7 +39,7 @@ def schedule_again(call: Call, reason: RLockError, seconds: float, headers: dict
     )
     # Stored first: the next delivery may have ended before we come to store anything (as raising
     # Celery's Retry would), and RETRY must not overwrite how it ended.
-    if not request.ignore_result:
+    if store and not request.ignore_result:
         call.task.backend.mark_as_retry(request.id, reason, request=request)
     _publish(call, signature)
     raise Waiting(f"again in {seconds:.3f} s: {reason}")

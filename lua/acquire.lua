@@ -6,6 +6,7 @@
 -- ARGV[3] depth   the depth the owner wants to be at: 1 takes the lock, more enters again
 -- ARGV[4] ttl     lease in milliseconds; a longer lease that is already there is kept
 -- ARGV[5] task    what the lock is for, shown to people
+-- A holder of the same task id is told that a copy of its message was delivered, see lua/copy.lua.
 -- returns {1, token} taken · {0, lease left in ms, owner, worker} busy · {-1} to enter again, but not held
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   if field == ARGV[1] then
@@ -15,6 +16,9 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
     end
     return {1, redis.call('HGET', KEYS[1], '@token')}
   elseif string.sub(field, 1, 1) ~= '@' then
+    if string.match(field, ':(.*)') == string.match(ARGV[1], ':(.*)') then
+      redis.call('HSET', KEYS[1], '@copy', 1)
+    end
     return {0, redis.call('PTTL', KEYS[1]), field, redis.call('HGET', KEYS[1], '@worker')}
   end
 end

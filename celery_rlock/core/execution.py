@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -39,13 +39,20 @@ class Execution:
                 if lease.depth == 0:
                     self._leases.pop(place, None)
 
-    def leave(self, lease: Lease, depth: int) -> None:
-        """Bring the lease back to `depth`. A fork of this process leaves its parent's locks alone."""
+    def leave(self, lease: Lease, depth: int, *, early: bool = False) -> None:
+        """Bring the lease back to `depth`."""
+        self._change(lease, lambda: lease.leave(depth, early=early))
+
+    def finish(self, lease: Lease, retries: int) -> None:
+        """Free the lease of a task that has ended."""
+        self._change(lease, lambda: lease.finish(retries))
+
+    def _change(self, lease: Lease, change: Callable[[], None]) -> None:
         if self.pid != os.getpid():
-            return
+            return  # a fork of this process leaves its parent's locks alone
         with self._mutex:
             try:
-                lease.leave(depth)
+                change()
             finally:
                 if lease.depth == 0:
                     self._leases.pop(_place(lease.scripts, lease.name), None)

@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 
 from celery_rlock.core.name import Name, Owner
@@ -14,6 +15,8 @@ from celery_rlock.core.scripts import Busy, Scripts, Taken
 from celery_rlock.errors import LockLost, LockUnavailable
 
 logger = logging.getLogger("celery_rlock")
+
+_TOO_EARLY = 2
 
 LostCallback = Callable[[LockLost], None]
 
@@ -61,20 +64,19 @@ class Lease:
             return reply
         raise self.lose("it was gone from Redis when it was entered again")
 
-    def leave(self, depth: int) -> None:
+    def leave(self, depth: int, *, early: bool = False) -> None:
         """Go back to `depth`; the lock is freed at 0. Nothing happens when we are not deeper.
 
+        With `early` it stays held when a copy of the task's message was delivered: until `finish`.
         Raises LockUnavailable when Redis could not be told: then the lease ends it.
         """
-        if self.depth <= depth:
-            return
-        self.check_deadline()
-        self.depth = depth
-        if depth == 0:
-            renewer.discard(self)
-        # A lost lock may still stand in Redis under our name: nobody should wait for it.
-        if not self._left(depth) and self.lost is None:
-            self.lose("it was gone from Redis when it was left")
+        if self.depth > depth:
+            self._leave(depth, partial(self.scripts.release, self.name, self.owner, depth, early=early))
+
+    def finish(self, retries: int) -> None:
+        """Free the lock of a task that has ended, and tell the copies of its message."""
+        if self.depth > 0:
+            self._leave(0, partial(self.scripts.finish, self.name, self.owner, retries))
 
     def extend(self, seconds: float) -> None:
         """Let the lease last at least `seconds` from now; renewal goes on as before."""
@@ -119,11 +121,20 @@ class Lease:
             self.since = sent
             renewer.add(self)
 
-    def _left(self, depth: int) -> bool:
-        before_deadline = monotonic() < self.deadline
-        answer = self.scripts.release(self.name, self.owner, depth)
+    def _leave(self, depth: int, release: Callable[[], int]) -> None:
+        self.check_deadline()
+        before, self.depth = self.depth, depth
+        if depth == 0:
+            renewer.discard(self)
+        # A lost lock may still stand in Redis under our name: nobody should wait for it.
+        in_time = monotonic() < self.deadline
+        answer = release()
+        if answer == _TOO_EARLY:
+            self.depth = before
+            renewer.add(self)
         # Gone before its time means that an earlier try had freed it and only the reply was lost.
-        return answer == 1 or (depth == 0 and before_deadline)
+        elif answer != 1 and not (depth == 0 and in_time) and self.lost is None:
+            self.lose("it was gone from Redis when it was left")
 
     def _undo(self, depth: int) -> None:
         self.depth = depth

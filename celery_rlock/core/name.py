@@ -31,6 +31,10 @@ class Name(NamedTuple):
         lock = f"{prefix}{{{_safe(key)}}}"
         return cls(key, lock, f"{lock}:token")
 
+    def done(self, task_id: str, retries: int) -> str:
+        """What tells the copies of a message that its task has ended."""
+        return f"{self.lock}:done:{task_id}:{retries}"
+
 
 class Owner(NamedTuple):
     """Who holds a lock: `worker/delivery:task-id`. The delivery makes each owner another one."""

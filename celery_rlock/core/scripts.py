@@ -17,6 +17,9 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from celery_rlock.core.name import DEFAULT_PREFIX, Name, Owner
 from celery_rlock.errors import ConfigurationError, LockUnavailable
 
+#: How long the copies of a message may ask whether its task has ended.
+DONE_MEMORY_MS = 3_600_000
+
 #: How long a freed key's last token is remembered, in case the server's clock goes back.
 TOKEN_MEMORY_MS = 60_000
 
@@ -53,7 +56,9 @@ def _folder() -> Path:
     return packaged if packaged.is_dir() else package.parent / "lua"
 
 
-_ACQUIRE, _RELEASE, _RENEW = (Script.load(verb) for verb in ("acquire", "release", "renew"))
+_ACQUIRE, _RELEASE, _RENEW, _COPY, _FINISH = map(
+    Script.load, ("acquire", "release", "renew", "copy", "finish")
+)
 
 
 class Scripts:
@@ -70,16 +75,30 @@ class Scripts:
         return Name.of(key, self.prefix)
 
     def acquire(self, name: Name, owner: Owner, depth: int, ttl: float, task: str) -> Taken | Busy | Gone:
-        status, *rest = self._run(_ACQUIRE, name, owner.field, owner.worker, depth, _ms(ttl), task)
+        args = (owner.field, owner.worker, depth, _ms(ttl), task)
+        status, *rest = self._run(_ACQUIRE, name, (name.lock, name.token), args)
         if status == 1:
             return Taken(int(rest[0]))
         if status == 0:
             return Busy(max(0, rest[0]) / 1000, f"{_text(rest[2])}/{_text(rest[1])}")
         return Gone()
 
-    def release(self, name: Name, owner: Owner, depth: int) -> int:
-        """1: done; 0: the key was gone; -1: somebody else holds it."""
-        return int(self._run(_RELEASE, name, owner.field, depth, TOKEN_MEMORY_MS))
+    def release(self, name: Name, owner: Owner, depth: int, *, early: bool = False) -> int:
+        """1: done; 0: the key was gone; -1: somebody else holds it.
+
+        With `early`, 2: a copy of the owner's message was delivered, so it still holds the lock, to `finish`.
+        """
+        args = (owner.field, depth, TOKEN_MEMORY_MS, int(early))
+        return int(self._run(_RELEASE, name, (name.lock, name.token), args))
+
+    def finish(self, name: Name, owner: Owner, retries: int) -> int:
+        """Free the lock of a task that has ended and tell the copies of its message. Answers as `release`."""
+        keys = (name.lock, name.token, name.done(owner.task_id, retries))
+        return int(self._run(_FINISH, name, keys, (owner.field, TOKEN_MEMORY_MS, DONE_MEMORY_MS)))
+
+    def copy(self, name: Name, task_id: str, retries: int) -> int:
+        """A message was delivered again. 2: its task has ended; 1: it holds the lock; 0: neither."""
+        return int(self._run(_COPY, name, (name.lock, name.done(task_id, retries)), (task_id,)))
 
     def renew(self, leases: Iterable[tuple[Name, Owner, float]]) -> list[bool | Exception]:
         """Renew many `(name, owner, ttl)` in one round trip: an answer, or what went wrong, for each."""
@@ -106,18 +125,18 @@ class Scripts:
                 pipe.execute_command(command, script, 1, name.lock, owner.field, _ms(ttl))
             return pipe.execute(raise_on_error=False)
 
-    def _run(self, script: Script, name: Name, *args: object) -> Any:
+    def _run(self, script: Script, name: Name, keys: Sequence[str], args: Sequence[object]) -> Any:
         with _explaining(name):
             try:
-                return self._call(script, name, args)
+                return self._call(script, keys, args)
             except RedisConnectionError:
-                return self._call(script, name, args)
+                return self._call(script, keys, args)
 
-    def _call(self, script: Script, name: Name, args: Sequence[object]) -> Any:
+    def _call(self, script: Script, keys: Sequence[str], args: Sequence[object]) -> Any:
         try:
-            return self.client.execute_command("EVALSHA", script.sha, 2, name.lock, name.token, *args)
+            return self.client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
         except NoScriptError:
-            return self.client.execute_command("EVAL", script.source, 2, name.lock, name.token, *args)
+            return self.client.execute_command("EVAL", script.source, len(keys), *keys, *args)
 
 
 @contextmanager

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import Any
 
 from celery import bootsteps
+from celery.utils.imports import symbol_by_name
 
 from celery_rlock import settings
 
-if TYPE_CHECKING:
-    from celery import Celery
+logger = logging.getLogger("celery_rlock")
 
 
 class CheckSettings(bootsteps.Step):
@@ -17,8 +18,20 @@ class CheckSettings(bootsteps.Step):
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         settings.server(worker.app)
+        for task in worker.app.tasks.values():
+            if hasattr(task, "_lock_plan"):
+                _warn_of_bypass(task)
         super().__init__(worker, **kwargs)
 
 
-def install(app: Celery) -> None:
-    app.steps["worker"].add(CheckSettings)
+def _warn_of_bypass(task: Any) -> None:
+    from celery_rlock.worker.request import LockedRequestMixin  # noqa: PLC0415 - it needs Celery's worker
+
+    request = symbol_by_name(task.Request)
+    if not issubclass(request, LockedRequestMixin):
+        logger.warning(
+            "the Request class %s of task %s bypasses celery-rlock: when a pool child dies its lock stays "
+            "until the lease ends; derive it from celery_rlock.worker.request.LockedRequestMixin too",
+            request.__qualname__,
+            task.name,
+        )

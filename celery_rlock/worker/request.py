@@ -2,35 +2,104 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from celery.signals import task_revoked
 from celery.worker.request import Request
 
+from celery_rlock import settings
+from celery_rlock.call import DELIVERY, RECEIVED
 from celery_rlock.core.execution import new_delivery
+from celery_rlock.core.name import Name, Owner
 from celery_rlock.skip import Skipped
 from celery_rlock.waiter import Waiting
+from celery_rlock.worker.children import is_child, is_gone
+from celery_rlock.worker.errands import errands
 
 if TYPE_CHECKING:
     from billiard.einfo import ExceptionInfo
-    from celery.app.task import Context
+
+    _Request = Request
+else:
+    _Request = object
 
 
-class LockedRequest(Request):
-    """Names the delivery, so that parent and child know one owner, and announces what ended without a run."""
+class LockedRequestMixin(_Request):
+    """For a `Request` class of your own: `class MyRequest(LockedRequestMixin, Request)`.
+
+    It names the delivery, so that parent and child know one owner; releases the lock of a child that died
+    without; and announces what ended without a run.
+    """
 
     _request_dict: dict[str, Any]
-    _context: Context
+    _context: Any
+    _app: Any
+    _rlock_child: int | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._request_dict["rlock_delivery"] = new_delivery()
+        self._rlock_delivery = new_delivery()
+        self._request_dict[DELIVERY] = self._rlock_delivery
+        self._request_dict[RECEIVED] = time.time()
+        if self.delivery_info.get("redelivered"):
+            errands.add(f"look for the first delivery of {self.id}", self._rlock_announce_copy)
 
-    def on_failure(self, exc_info: ExceptionInfo, *args: Any, **kwargs: Any) -> Any:
-        result = super().on_failure(exc_info, *args, **kwargs)
+    def on_accepted(self, pid: Any, time_accepted: float) -> None:
+        self._rlock_child = pid if is_child(pid) else None
+        super().on_accepted(pid, time_accepted)
+
+    def on_failure(
+        self, exc_info: ExceptionInfo, send_failed_event: bool = True, return_ok: bool = False
+    ) -> Any:
+        result = super().on_failure(exc_info, send_failed_event, return_ok)
         if isinstance(exc_info.exception, Skipped):
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
             task_revoked.send(self.task, request=self._context, terminated=False, signum=None, expired=False)
         elif isinstance(exc_info.exception, Waiting):
             self.send_event("task-retried", exception=str(exc_info.exception), traceback="")
+        elif not return_ok:  # the pool says so, not the child
+            self._rlock_release_when_dead()
         return result
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        super().on_timeout(soft, timeout)
+        if not soft:
+            self._rlock_release_when_dead()
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        super().terminate(pool, signal)
+        self._rlock_release_when_dead()
+
+    def cancel(self, *args: Any, **kwargs: Any) -> None:
+        super().cancel(*args, **kwargs)
+        self._rlock_release_when_dead()
+
+    def _rlock_release_when_dead(self) -> None:
+        """A child that had time to release its lock has done so; to release it again does no harm."""
+        pid = self._rlock_child
+        if pid is not None:
+            self._rlock_child = None
+            errands.add(f"release the lock of {self.id}", self._rlock_release, lambda: is_gone(pid))
+
+    def _rlock_release(self) -> None:
+        name = self._rlock_name()
+        if name is not None:
+            owner = Owner(self.hostname, self._rlock_delivery, self.id)
+            settings.server(self._app).release(name, owner, 0)
+
+    def _rlock_announce_copy(self) -> None:
+        name = self._rlock_name()
+        if name is not None:
+            retries = self._request_dict.get("retries") or 0
+            settings.server(self._app).copy(name, self.id, retries)
+
+    def _rlock_name(self) -> Name | None:
+        plan = getattr(self.task, "_lock_plan", None)
+        if plan is None:
+            return None
+        return settings.server(self._app).name(plan[1](tuple(self.args), self.kwargs))
+
+
+class LockedRequest(LockedRequestMixin, Request):
+    """What `LockedTask` uses."""

@@ -147,5 +147,7 @@ def test_a_renewal_under_way_while_the_lock_is_released_is_no_loss(rlock, script
     lock.acquire()
     lease = lock._mine()[1]
     lock.release()
-    renewer._note(lease, False, time.monotonic())
-    assert lease.lost is None
+    for answer in (False, True, ConnectionError()):
+        renewer._note(lease, answer, time.monotonic())
+        assert lease.lost is None
+        assert lease not in renewer._due

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -187,3 +188,20 @@ def test_extend_inside_a_task(app, client):
         return client.pttl("rlock:{k}")
 
     assert long() > 50_000
+
+
+def test_a_fork_inside_a_task_leaves_the_lock_to_its_parent(app, client):
+    """Semantics 3: the child goes through the same `finally`, and frees nothing."""
+
+    @app.task(base=LockedTask, shared=False, lock_key="k")
+    def forking():
+        child = os.fork()
+        if child == 0:
+            return "child"
+        os.waitpid(child, 0)
+        return client.exists("rlock:{k}")
+
+    result = forking()
+    if result == "child":
+        os._exit(0)
+    assert result == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from celery.exceptions import TaskRevokedError
 
@@ -59,13 +61,15 @@ def test_the_owner_is_worker_delivery_and_task(pool, proj, name):
     assert fields["held"]
 
 
-def test_each_delivery_of_one_task_id_is_another_owner(pool, proj, name, records, overlaps):
-    """Semantics 2: the same id delivered twice does not re-enter, even in one process."""
-    results = [proj.work.apply_async((name, 0.3), task_id=f"twice-{name}") for _ in range(2)]
-    assert results[0].id == results[1].id
-    wait_until(lambda: len(records(name)) == 4, timeout=30, what="both deliveries to run")
+def test_a_second_delivery_of_a_running_task_does_not_enter(pool, proj, name, records, overlaps):
+    """Semantics 2 and 10: the same id delivered twice does not re-enter, even in one process."""
+    for _ in range(2):
+        proj.work.apply_async((name, 1.0), task_id=f"twice-{name}")
+    wait_until(lambda: len(records(name)) >= 2, timeout=30, what="a delivery to run")
+    time.sleep(1)  # waiters come again after 0.3 s at most
     assert overlaps(name) == 0
-    assert len({entry["owner"] for entry in records(name)}) == 2
+    if pool != "solo":  # a worker of the solo pool may see the second only when the first has ended
+        assert len(records(name)) == 2
 
 
 def test_a_lease_is_renewed_while_the_task_runs(pool, proj, name, overlaps):

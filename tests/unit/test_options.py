@@ -154,6 +154,7 @@ def test_known_settings_are_known():
         "rlock_prefix",
         "rlock_client",
         "rlock_enabled",
+        "rlock_reaper",
     ]
     assert unknown_settings(dict.fromkeys(names)) == []
     assert unknown_settings({"my_rlocker": 1, "broker_url": ""}) == []

@@ -1,0 +1,61 @@
+"""Copies: the same message (task id and retry count), delivered again.
+
+A broker delivers again what was not acknowledged in time (Redis: visibility_timeout) or whose connection
+broke (RabbitMQ). A copy of a task that runs now waits; when that run ends the copy is dropped, when it
+died the copy runs. Nothing of this costs anything while nothing is delivered twice.
+"""
+
+from __future__ import annotations
+
+import time
+
+from celery import states
+from celery.exceptions import Ignore
+
+from celery_rlock.call import Call
+from celery_rlock.core.lease import Lease
+from celery_rlock.errors import LockBusy
+
+#: A header of the message: how often this copy has waited.
+COPY = "rlock_copy"
+
+_VISIBILITY_TIMEOUT = 3600.0  # kombu's default
+_ENDED = 2
+
+
+class Dropped(Ignore):
+    """Tells the worker that this copy is not needed: its task has ended."""
+
+
+def is_held_by_copy(call: Call, busy: LockBusy) -> bool:
+    """Whether the lock is held by another delivery of the same task."""
+    return call.by_message and busy.holder.endswith(f":{call.request.id}")
+
+
+def drop_if_ended(call: Call, lease: Lease) -> None:
+    """A copy that has got the lock asks whether its task has ended meanwhile. If not, its own end is told."""
+    if _may_be_copy(call) and lease.scripts.copy(lease.name, call.request.id, call.request.retries) == _ENDED:
+        raise Dropped(f"task {call.request.id} has ended in an earlier delivery")
+
+
+def has_ended(state: str | None, result: object) -> bool:
+    """Whether a run that ended so is not to be delivered again: neither terminated nor requeued."""
+    if state == states.REJECTED:
+        return not getattr(result, "requeue", False)
+    return state is not None
+
+
+def _may_be_copy(call: Call) -> bool:
+    if not call.by_message:
+        return False
+    redelivered = (call.request.delivery_info or {}).get("redelivered")
+    return bool(call.request.get(COPY) or redelivered) or _waited_too_long(call)
+
+
+def _waited_too_long(call: Call) -> bool:
+    """A message that its worker had for so long was delivered to others too, and only they are marked."""
+    waited = time.time() - (call.received or time.time())
+    if waited < 1:
+        return False
+    options = call.task.app.conf.broker_transport_options or {}
+    return bool(waited >= options.get("visibility_timeout", _VISIBILITY_TIMEOUT))

@@ -1,0 +1,39 @@
+"""A worker step that sees dead pool children early.
+
+The pool learns of a dead child when a pipe closes, which is a moment before the child can be reaped; it then
+looks again only after five seconds. Asking the kernel ten times a second costs one system call each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+
+from celery_rlock import settings
+from celery_rlock.worker.children import any_gone
+
+_LOOK_EVERY = 0.1
+
+
+class Reaper(bootsteps.StartStopStep):
+    """Has the pool reap dead children at once; only for pools that have any and an event loop."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        self.enabled = settings.reaper(worker.app)
+        self._timer: Any = None
+
+    def register_with_event_loop(self, worker: Any, hub: Any) -> None:
+        """Celery calls it whenever its loop starts, also after the broker was lost."""
+        self.stop(worker)
+        maintain_pool = getattr(worker.pool, "maintain_pool", None)
+        if maintain_pool is not None:
+            self._timer = hub.call_repeatedly(_LOOK_EVERY, lambda: any_gone() and maintain_pool())
+
+    def stop(self, worker: Any) -> None:  # noqa: ARG002 - the step's interface
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,15 @@
+"""What a locked task adds to its worker, without any set-up by the user."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_rlock.worker.check import CheckSettings
+from celery_rlock.worker.reaper import Reaper
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+def install(app: Celery) -> None:
+    app.steps["worker"].update((CheckSettings, Reaper))
