@@ -12,7 +12,7 @@ help:
 	@echo "make demo        a fleet without and with the lock, side by side"
 	@echo "make test        all tests"
 	@echo "make lint        ruff, mypy --strict and luacheck"
-	@echo "make bench       how fast it is, against redis.lock.Lock"
+	@echo "make bench       how fast it is: beside redis.lock.Lock, and after a kill"
 	@echo "make wheel-test  the wheel, installed away from this tree, against the tests of the lock"
 
 demo: $(VENV)/.demo
@@ -34,6 +34,7 @@ format: $(VENV)/.lint
 
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.cycle
+	$(BIN)/python -m benchmarks.crash
 
 wheel-test: $(VENV)/.test
 	PYTHON=$(BIN)/python .ci/wheel-test

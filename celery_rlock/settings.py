@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from celery import Celery
 
 _servers: WeakKeyDictionary[Celery, Scripts] = WeakKeyDictionary()
+os.register_at_fork(after_in_child=_servers.clear)  # `rlock_client` is called once in each process
 
 
 def enabled(app: Celery) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from urllib.parse import urlsplit, urlunsplit
 
 import redis
@@ -45,7 +45,7 @@ def connect(url: str) -> redis.Redis:
         "protocol": 2,
     }
     try:
-        return QuickRedis.from_url(_normalized(url), **settings)
+        return QuickRedis(partial(redis.ConnectionPool.from_url, _normalized(url), **settings))
     except (ValueError, redis.RedisError) as error:
         raise ConfigurationError(f"cannot use the lock's URL {hide_password(url)!r}: {error}") from error
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -21,10 +23,16 @@ class QuickRedis(redis.Redis):
     used: that is an error as any other, whoever calls may try again, and the next is a new one.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, make_pool: Callable[[], redis.ConnectionPool]) -> None:
+        super().__init__(connection_pool=make_pool())
+        self._make_pool = make_pool
         self._idle: deque[Any] = deque()
-        self._pid = os.getpid()
+        _clients.add(self)
+
+    def after_fork(self) -> None:
+        """A forked child shares neither its parent's sockets nor locks that another thread of it may hold."""
+        self.connection_pool = self._make_pool()
+        self._idle = deque()
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] != "EVALSHA":
@@ -46,8 +54,6 @@ class QuickRedis(redis.Redis):
         return reply
 
     def _take(self) -> Any:
-        if self._pid != os.getpid():  # a forked child must not use its parent's sockets
-            self._idle, self._pid = deque(), os.getpid()
         try:
             return self._idle.pop()
         except IndexError:
@@ -63,3 +69,12 @@ def _packed(args: tuple[Any, ...]) -> bytes:
     """The command as it goes over the wire."""
     words = [arg if isinstance(arg, bytes) else str(arg).encode() for arg in args]
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client.after_fork()
+
+
+_clients: WeakSet[QuickRedis] = WeakSet()
+os.register_at_fork(after_in_child=_after_fork)

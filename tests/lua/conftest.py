@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 LUA = Path(__file__).resolve().parents[2] / "lua"
-LOCK, TOKEN = "rlock:{k}", "rlock:{k}:token"
+LOCK, TOKEN, DONE = "rlock:{k}", "rlock:{k}:token", "rlock:{k}:done:a:0"
 
 
 class Verbs:
@@ -19,8 +19,14 @@ class Verbs:
     def acquire(self, owner, depth=1, ttl=5000, task="t", worker="w"):
         return self._eval("acquire", (LOCK, TOKEN), owner, worker, depth, ttl, task)
 
-    def release(self, owner, depth=0, keep=60000):
-        return self._eval("release", (LOCK, TOKEN), owner, depth, keep)
+    def release(self, owner, depth=0, keep=60000, early=0):
+        return self._eval("release", (LOCK, TOKEN), owner, depth, keep, early)
+
+    def finish(self, owner, keep=60000, tell=9000):
+        return self._eval("finish", (LOCK, TOKEN, DONE), owner, keep, tell)
+
+    def copy(self, task_id):
+        return self._eval("copy", (LOCK, DONE), task_id)
 
     def renew(self, owner, ttl=5000):
         return self._eval("renew", (LOCK,), owner, ttl)
