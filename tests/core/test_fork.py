@@ -13,6 +13,7 @@ def in_child(work):
     """The exit code of a fork that does `work`: 0 when it returns something true within 20 s."""
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout has a handler of its own
         signal.alarm(20)
         os._exit(0 if work() else 1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
