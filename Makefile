@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help demo test lint format bench wheel-test clean
+.PHONY: help demo test faults lint format bench wheel-test clean
 
 help:
 	@echo "make demo        a fleet without and with the lock, side by side"
 	@echo "make test        all tests"
+	@echo "make faults      every way to end a worker, measured into docs/faults.md"
 	@echo "make lint        ruff, mypy --strict and luacheck"
 	@echo "make bench       how fast it is: beside redis.lock.Lock, and after a kill"
 	@echo "make wheel-test  the wheel, installed away from this tree, against the tests of the lock"
@@ -20,6 +21,10 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test
 	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
+
+faults: $(VENV)/.test
+	CELERY_RLOCK_FAULTS_TABLE=docs/faults.md $(PYTEST) -p no:xdist tests/faults
+	@cat docs/faults.md
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

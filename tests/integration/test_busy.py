@@ -204,3 +204,16 @@ def test_a_busy_attempt_releases_nothing(proj, name, hold):
         proj.skipping.delay(name)
         time.sleep(1.5)
         assert lock.owned()
+
+
+@pytest.mark.parametrize(
+    "key", ["{}", "a}b{c", "line\nbreak", "🔒 emoji", "50% {done}", "x" * 10_000, "\x00", "'; DEL *"]
+)
+def test_any_text_is_a_key(proj, key, store):
+    """Semantics 15 and 16: braces, newlines, emoji, 10 kB; the lock works, and nothing else is touched."""
+    before = set(store.keys("rlock:*"))
+    results = [proj.work.delay(key, 0.05) for _ in range(3)]
+    tokens = [result.get(timeout=20)["token"] for result in results]
+    assert len(set(tokens)) == 3
+    left = set(store.keys("rlock:*")) - before
+    assert all(name.endswith(b":token") for name in left)
