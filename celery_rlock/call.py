@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery import Task
+
 from celery_rlock.core.execution import Execution, current_execution, new_delivery
 from celery_rlock.core.name import Owner
 from celery_rlock.hold import Hold
@@ -41,7 +43,7 @@ class Call:
     def run(self) -> Any:
         if self.traced:
             return self.task.run(*self.args, **self.kwargs)
-        return self.task.call_directly(*self.args, **self.kwargs)
+        return Task.__call__(self.task, *self.args, **self.kwargs)  # gives it a request of its own
 
     def attempts(self, header: str) -> int:
         """How often this task was scheduled again before, by our own counter in the message's headers."""

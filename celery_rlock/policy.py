@@ -12,22 +12,18 @@ from celery_rlock.call import Call
 from celery_rlock.errors import ConfigurationError, LockBusy, LockUnavailable
 from celery_rlock.options import BUSY_ACTIONS, Options
 from celery_rlock.skip import skip
-from celery_rlock.waiter import schedule_again
+from celery_rlock.waiter import BUSY_ATTEMPTS, COPY_ATTEMPTS, UNAVAILABLE_ATTEMPTS, schedule_again
 
 logger = logging.getLogger("celery_rlock")
-
-#: Message headers that count how often a task was scheduled again, and why.
-BUSY_ATTEMPTS = "rlock_attempts"
-UNAVAILABLE_ATTEMPTS = "rlock_unavailable"
 
 
 def on_busy(call: Call, options: Options, busy: LockBusy) -> NoReturn:
     """End this attempt as `lock_busy` says; a copy of the holder's own message waits, whatever it says."""
     if redelivery.is_held_by_copy(call, busy):
         _log(logging.INFO, call, "is delivered again, and waits", busy)
-        waits = call.attempts(redelivery.COPY)
+        waits = call.attempts(COPY_ATTEMPTS)
         seconds = backoff.delay(options, waits, busy.lease_left)
-        schedule_again(call, busy, seconds, {redelivery.COPY: waits + 1}, store=False)
+        schedule_again(call, busy, seconds, {COPY_ATTEMPTS: waits + 1}, store=False)
     action = _busy_action(call, options, busy)
     _log(logging.INFO, call, action, busy)
     signals.lock_busy.send(sender=call.task, error=busy, action=action)

@@ -2,7 +2,7 @@
 
 A broker delivers again what was not acknowledged in time (Redis: visibility_timeout) or whose connection
 broke (RabbitMQ). A copy of a task that runs now waits; when that run ends the copy is dropped, when it
-died the copy runs. Nothing of this costs anything while nothing is delivered twice.
+died the copy runs. A message that cannot be a copy is asked nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from celery.exceptions import Ignore
 from celery_rlock.call import Call
 from celery_rlock.core.lease import Lease
 from celery_rlock.errors import LockBusy
-
-#: A header of the message: how often this copy has waited.
-COPY = "rlock_copy"
+from celery_rlock.waiter import ATTEMPTS, COPY_ATTEMPTS
 
 _VISIBILITY_TIMEOUT = 3600.0  # kombu's default
 _ENDED = 2
@@ -49,7 +47,13 @@ def _may_be_copy(call: Call) -> bool:
     if not call.by_message:
         return False
     redelivered = (call.request.delivery_info or {}).get("redelivered")
-    return bool(call.request.get(COPY) or redelivered) or _waited_too_long(call)
+    return bool(redelivered) or _was_scheduled_again(call) or _waited_too_long(call)
+
+
+def _was_scheduled_again(call: Call) -> bool:
+    """A waiter whose worker died between publishing it and acknowledging the message before comes twice."""
+    headers = ATTEMPTS if call.task.acks_late else (COPY_ATTEMPTS,)
+    return any(call.attempts(header) for header in headers)
 
 
 def _waited_too_long(call: Call) -> bool:

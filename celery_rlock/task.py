@@ -18,6 +18,7 @@ from celery_rlock.hold import Hold, current_lock, holding
 from celery_rlock.key import KeyOf, key_of_call
 from celery_rlock.lost import watched
 from celery_rlock.options import Options, resolve
+from celery_rlock.waiter import ATTEMPTS
 from celery_rlock.worker import steps
 
 if TYPE_CHECKING:
@@ -67,10 +68,6 @@ class LockedTask(_Task):
         with running(call.execution):
             return _run_locked(call, options, lease)
 
-    def call_directly(self, *args: Any, **kwargs: Any) -> Any:
-        """Run as a plain function call, with a request of its own."""
-        return super().__call__(*args, **kwargs)
-
 
 def _plan(task: type[LockedTask], app: Celery) -> tuple[Options, KeyOf] | None:
     # With app.Task = LockedTask Celery's own tasks (chord_unlock, map, …) would be locked too.
@@ -105,7 +102,7 @@ def _acquire(call: Call, options: Options, lease: Lease) -> None:
         policy.on_busy(call, options, LockBusy(lease.name.key, busy.holder, busy.lease_left))
     if options.max_hold is not None and lease.depth == 1:
         lease.renew_until = lease.since + options.max_hold
-    call.forget(policy.BUSY_ATTEMPTS, policy.UNAVAILABLE_ATTEMPTS, redelivery.COPY)
+    call.forget(*ATTEMPTS)
     signals.lock_acquired.send(sender=call.task, lock=call.hold)
 
 

@@ -13,6 +13,12 @@ from celery_rlock.errors import RLockError
 
 logger = logging.getLogger("celery_rlock")
 
+#: Headers of the message that count how often its task was scheduled again, and why.
+BUSY_ATTEMPTS = "rlock_attempts"
+UNAVAILABLE_ATTEMPTS = "rlock_unavailable"
+COPY_ATTEMPTS = "rlock_copy"
+ATTEMPTS = (BUSY_ATTEMPTS, UNAVAILABLE_ATTEMPTS, COPY_ATTEMPTS)
+
 _LONGEST_PAUSE = 5.0
 
 
