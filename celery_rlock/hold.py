@@ -18,12 +18,10 @@ if TYPE_CHECKING:
 class Hold:
     """The lock of one call of one task. It begins at the depth that its execution was at before."""
 
-    def __init__(
-        self, execution: Execution, lease: Lease, *, by_message: bool = False, until_postrun: bool = False
-    ) -> None:
+    def __init__(self, execution: Execution, lease: Lease, *, until_postrun: bool = False) -> None:
         self._execution, self._lease = execution, lease
         self._outside = lease.depth
-        self.by_message, self.until_postrun = by_message, until_postrun
+        self.until_postrun = until_postrun
 
     @property
     def key(self) -> str:
@@ -74,6 +72,10 @@ class Hold:
         With `early` the lock stays held when a copy of the task's message was delivered: until `finish`.
         """
         self._execution.leave(self._lease, self._outside, early=early)
+
+    def announce_copy(self, retries: int) -> None:
+        """A copy of the task's message is on its way: keep the lock until `finish`, and tell it then."""
+        self._lease.scripts.copy(self._lease.name, self._lease.owner.task_id, retries)
 
     def finish(self, retries: int) -> None:
         """The task has ended: free its lock, and tell the copies of its message."""

@@ -18,6 +18,8 @@ from celery_rlock.errors import LockBusy
 from celery_rlock.waiter import ATTEMPTS, COPY_ATTEMPTS
 
 _VISIBILITY_TIMEOUT = 3600.0  # kombu's default
+_VISIBILITY_MARGIN = 0.5  # kombu's clock starts before ours
+_SHORTEST_VISIBILITY = 1.0
 _ENDED = 2
 
 
@@ -56,10 +58,15 @@ def _was_scheduled_again(call: Call) -> bool:
     return any(call.attempts(header) for header in headers)
 
 
+def is_overdue(call: Call) -> bool:
+    """Whether a run that is not acknowledged yet took so long that its message was delivered again."""
+    return call.by_message and bool(call.task.acks_late) and _waited_too_long(call)
+
+
 def _waited_too_long(call: Call) -> bool:
-    """A message that its worker had for so long was delivered to others too, and only they are marked."""
-    waited = time.time() - (call.received or time.time())
-    if waited < 1:
+    """Its worker has had the message for so long that others have got it too, and only theirs are marked."""
+    waited = time.time() - (call.received or time.time()) + _VISIBILITY_MARGIN
+    if waited < _SHORTEST_VISIBILITY:
         return False
     options = call.task.app.conf.broker_transport_options or {}
     return bool(waited >= options.get("visibility_timeout", _VISIBILITY_TIMEOUT))

@@ -13,30 +13,36 @@ from typing import Any
 
 from celery.signals import task_postrun
 
+from celery_rlock import redelivery
 from celery_rlock.call import Call, call_of
 from celery_rlock.errors import LockUnavailable
 from celery_rlock.hold import Hold
-from celery_rlock.redelivery import has_ended
 from celery_rlock.signals import lock_released, run_ended
 
 logger = logging.getLogger("celery_rlock")
 
 
-def release_lock(sender: Any, signal: Any, lock: Hold | None = None, **fields: Any) -> None:
+def release_lock(sender: Any, signal: Any, call: Call | None = None, **fields: Any) -> None:
     if signal is task_postrun:
         stack = getattr(sender, "request_stack", None)
         call = call_of(stack.top) if stack is not None and stack.top is not None else None
         if call is not None:
             _end(call, fields.get("state"), fields.get("retval"))
-    elif lock is not None and not lock.until_postrun:
-        # Where task_postrun comes it knows how the task has ended, which a copy of its message must learn.
-        _release(sender, lock, partial(lock.leave, early=lock.by_message))
+    elif call is not None and call.hold is not None and not call.hold.until_postrun:
+        _release(sender, call.hold, partial(_leave_early, call, call.hold))
+
+
+def _leave_early(call: Call, lock: Hold) -> None:
+    """Leave at the end of `run()`, unless a copy of the message must learn what task_postrun will know."""
+    if redelivery.is_overdue(call):
+        lock.announce_copy(call.request.retries)
+    lock.leave(early=call.by_message)
 
 
 def _end(call: Call, state: str | None, result: object) -> None:
     lock = call.hold
     if lock is not None:
-        finished = call.by_message and has_ended(state, result)
+        finished = call.by_message and redelivery.has_ended(state, result)
         _release(call.task, lock, partial(lock.finish, call.request.retries) if finished else lock.leave)
     _release_left_over(call)
 

@@ -22,5 +22,5 @@ lock_lost = Signal(name="lock_lost", providing_args=["lock", "error"])
 #: Redis could not be reached. sender: the task; error (LockUnavailable), action ("retry", "fail", "run").
 lock_unavailable = Signal(name="lock_unavailable", providing_args=["error", "action"])
 
-#: Internal: sent in the `finally` around `run()`; the release handler listens. sender: the task; lock.
-run_ended = Signal(name="run_ended", providing_args=["lock"])
+#: Internal: sent in the `finally` around `run()`; the release handler listens. sender: the task; call.
+run_ended = Signal(name="run_ended", providing_args=["call"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery import Task
+from celery import Task, states
 
 import celery_rlock.release  # noqa: F401 - connects the release handler
 from celery_rlock import policy, redelivery, settings, signals
@@ -44,9 +45,14 @@ class LockedTask(_Task):
 
     _lock_plan: tuple[Options, KeyOf] | None
 
+    #: STARTED is stored by us, when the run has its lock: a copy must not store it over how its task ended.
+    _lock_track_started = False
+
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         cls._lock_plan = _plan(cls, app)
+        if cls._lock_plan is not None and cls.track_started:
+            cls._lock_track_started, cls.track_started = True, False
         steps.install(app)
 
     @property
@@ -79,14 +85,14 @@ def _plan(task: type[LockedTask], app: Celery) -> tuple[Options, KeyOf] | None:
 
 def _run_locked(call: Call, options: Options, lease: Lease) -> Any:
     until_postrun = options.until == "postrun" and call.traced
-    hold = Hold(call.execution, lease, by_message=call.by_message, until_postrun=until_postrun)
-    call.hold = hold
+    hold = call.hold = Hold(call.execution, lease, until_postrun=until_postrun)
     try:
         _acquire(call, options, lease)
         with holding(hold), watched(call, hold, lease, options):
+            _store_started(call)
             return call.run()
     finally:
-        signals.run_ended.send(sender=call.task, lock=hold)
+        signals.run_ended.send(sender=call.task, call=call)
 
 
 def _acquire(call: Call, options: Options, lease: Lease) -> None:
@@ -104,6 +110,12 @@ def _acquire(call: Call, options: Options, lease: Lease) -> None:
         lease.renew_until = lease.since + options.max_hold
     call.forget(*ATTEMPTS)
     signals.lock_acquired.send(sender=call.task, lock=call.hold)
+
+
+def _store_started(call: Call) -> None:
+    if call.by_message and call.task._lock_track_started and not call.request.ignore_result:  # noqa: SLF001
+        meta = {"pid": os.getpid(), "hostname": call.request.hostname}
+        call.task.backend.store_result(call.request.id, meta, states.STARTED, request=call.request)
 
 
 def _wait_for(call: Call, options: Options, lease: Lease) -> Busy | None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_rlock.core.name import DEFAULT_PREFIX, Name, Owner
 from celery_rlock.errors import ConfigurationError, LockUnavailable
@@ -22,6 +23,9 @@ DONE_MEMORY_MS = 3_600_000
 
 #: How long a freed key's last token is remembered, in case the server's clock goes back.
 TOKEN_MEMORY_MS = 60_000
+
+
+_ANY_SILENCE = (RedisConnectionError, RedisTimeoutError)
 
 
 class Taken(NamedTuple):
@@ -89,12 +93,13 @@ class Scripts:
         With `early`, 2: a copy of the owner's message was delivered, so it still holds the lock, to `finish`.
         """
         args = (owner.field, depth, TOKEN_MEMORY_MS, int(early))
-        return int(self._run(_RELEASE, name, (name.lock, name.token), args))
+        return int(self._run(_RELEASE, name, (name.lock, name.token), args, again=_ANY_SILENCE))
 
     def finish(self, name: Name, owner: Owner, retries: int) -> int:
         """Free the lock of a task that has ended and tell the copies of its message. Answers as `release`."""
         keys = (name.lock, name.token, name.done(owner.task_id, retries))
-        return int(self._run(_FINISH, name, keys, (owner.field, TOKEN_MEMORY_MS, DONE_MEMORY_MS)))
+        args = (owner.field, TOKEN_MEMORY_MS, DONE_MEMORY_MS)
+        return int(self._run(_FINISH, name, keys, args, again=_ANY_SILENCE))
 
     def copy(self, name: Name, task_id: str, retries: int) -> int:
         """A message was delivered again. 2: its task has ended; 1: it holds the lock; 0: neither."""
@@ -125,11 +130,18 @@ class Scripts:
                 pipe.execute_command(command, script, 1, name.lock, owner.field, _ms(ttl))
             return pipe.execute(raise_on_error=False)
 
-    def _run(self, script: Script, name: Name, keys: Sequence[str], args: Sequence[object]) -> Any:
+    def _run(
+        self,
+        script: Script,
+        name: Name,
+        keys: Sequence[str],
+        args: Sequence[object],
+        again: tuple[type[RedisError], ...] = (RedisConnectionError,),
+    ) -> Any:
         with _explaining(name):
             try:
                 return self._call(script, keys, args)
-            except RedisConnectionError:
+            except again:
                 return self._call(script, keys, args)
 
     def _call(self, script: Script, keys: Sequence[str], args: Sequence[object]) -> Any:

@@ -43,7 +43,7 @@ class LockedRequestMixin(_Request):
         self._request_dict[DELIVERY] = self._rlock_delivery
         self._request_dict[RECEIVED] = time.time()
         if self.delivery_info.get("redelivered"):
-            errands.add(f"look for the first delivery of {self.id}", self._rlock_announce_copy)
+            self.announce_copy()
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         self._rlock_child = pid if is_child(pid) else None
@@ -75,6 +75,10 @@ class LockedRequestMixin(_Request):
         super().cancel(*args, **kwargs)
         self._rlock_release_when_dead()
 
+    def announce_copy(self) -> None:
+        """This message was delivered twice, or will be: let the run that holds the lock tell its end."""
+        errands.add(f"announce a copy of {self.id}", self._rlock_announce_copy)
+
     def _rlock_release_when_dead(self) -> None:
         """A child that had time to release its lock has done so; to release it again does no harm."""
         pid = self._rlock_child
@@ -91,8 +95,7 @@ class LockedRequestMixin(_Request):
     def _rlock_announce_copy(self) -> None:
         name = self._rlock_name()
         if name is not None:
-            retries = self._request_dict.get("retries") or 0
-            settings.server(self._app).copy(name, self.id, retries)
+            settings.server(self._app).copy(name, self.id, self._context.retries)
 
     def _rlock_name(self) -> Name | None:
         plan = getattr(self.task, "_lock_plan", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_rlock.worker.check import CheckSettings
+from celery_rlock.worker.connection import AnnounceCopies
 from celery_rlock.worker.reaper import Reaper
 
 if TYPE_CHECKING:
@@ -13,3 +14,4 @@ if TYPE_CHECKING:
 
 def install(app: Celery) -> None:
     app.steps["worker"].update((CheckSettings, Reaper))
+    app.steps["consumer"].add(AnnounceCopies)

@@ -74,9 +74,9 @@ class Rabbit(Daemon):
         """It says so, and a client can log in."""
         if "Server startup complete" not in self.log_since_start:
             return False
-        with contextlib.suppress(OSError, amqp.AMQPError):
-            with amqp.Connection(f"{HOST}:{self.port}", connect_timeout=5):
-                return True
+        login = amqp.Connection(f"{HOST}:{self.port}", connect_timeout=5)
+        with contextlib.suppress(OSError, amqp.AMQPError), login:
+            return True
         return False
 
     def stop(self, timeout: float = 0.0) -> None:

@@ -1,0 +1,18 @@
+"""A worker step for the loss of the broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+from celery.worker import state
+
+
+class AnnounceCopies(bootsteps.StartStopStep):
+    """What runs here and is not acknowledged when the broker is lost will be delivered again."""
+
+    def stop(self, consumer: Any) -> None:  # noqa: ARG002 - the step's interface
+        for request in list(state.active_requests):
+            announce = getattr(request, "announce_copy", None)
+            if announce is not None and request.task.acks_late:
+                announce()
