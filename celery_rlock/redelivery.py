@@ -18,8 +18,7 @@ from celery_rlock.errors import LockBusy
 from celery_rlock.waiter import ATTEMPTS, COPY_ATTEMPTS
 
 _VISIBILITY_TIMEOUT = 3600.0  # kombu's default
-_VISIBILITY_MARGIN = 0.5  # kombu's clock starts before ours
-_SHORTEST_VISIBILITY = 1.0
+_SHORTEST_WAIT = 0.5
 _ENDED = 2
 
 
@@ -64,9 +63,12 @@ def is_overdue(call: Call) -> bool:
 
 
 def _waited_too_long(call: Call) -> bool:
-    """Its worker has had the message for so long that others have got it too, and only theirs are marked."""
-    waited = time.time() - (call.received or time.time()) + _VISIBILITY_MARGIN
-    if waited < _SHORTEST_VISIBILITY:
+    """Its worker has had the message for so long that others may have got it too, and only theirs are marked.
+
+    Half of the visibility timeout: kombu's clock starts before ours, and an acknowledgement takes its time.
+    """
+    waited = time.time() - (call.received or time.time())
+    if waited < _SHORTEST_WAIT:
         return False
     options = call.task.app.conf.broker_transport_options or {}
-    return bool(waited >= options.get("visibility_timeout", _VISIBILITY_TIMEOUT))
+    return bool(waited >= options.get("visibility_timeout", _VISIBILITY_TIMEOUT) / 2)

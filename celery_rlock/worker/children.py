@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 
-_EVERY_CHILD, _ONE_CHILD = getattr(os, "P_ALL", 0), getattr(os, "P_PID", 1)
+from billiard.pool import EX_OK, EX_RECYCLE
+
+_FINISHED = (EX_OK, EX_RECYCLE)
 
 
 def is_child(pid: int) -> bool:
     """Whether this is a process of ours. The \"pids\" of threads and greenlets are not."""
     try:
-        _ask(_ONE_CHILD, pid)
+        _ask(pid)
     except (OSError, OverflowError):
         return False
     return True
@@ -19,29 +21,25 @@ def is_child(pid: int) -> bool:
 def is_gone(pid: int) -> bool:
     """Whether our child has ended, so that nothing in it runs any more."""
     try:
-        return _ask(_ONE_CHILD, pid)
+        return _ask(pid)
     except ChildProcessError:
         return True  # and the pool has reaped it
 
 
-def any_gone() -> bool:
-    """Whether some child of ours has ended and is not reaped yet."""
+def has_crashed(pid: int) -> bool:
+    """Whether our child has ended otherwise than by finishing its work, and is not reaped yet."""
     try:
-        return _ask(_EVERY_CHILD, 0)
-    except ChildProcessError:
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (AttributeError, ChildProcessError):
         return False
+    return end is not None and (end.si_code != os.CLD_EXITED or end.si_status not in _FINISHED)
 
 
-def _ask(which: int, pid: int) -> bool:
+def _ask(pid: int) -> bool:
     if hasattr(os, "waitid"):
-        return os.waitid(which, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    return _ask_by_signal(pid)
-
-
-def _ask_by_signal(pid: int) -> bool:
-    """Where there is no waitid (macOS before Python 3.13): a child counts as gone when it is reaped."""
-    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    try:  # macOS before Python 3.13: a child counts as gone when it is reaped
         os.kill(pid, 0)
     except ProcessLookupError:
         raise ChildProcessError from None
-    return pid == 0
+    return False

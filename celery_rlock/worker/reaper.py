@@ -1,7 +1,8 @@
 """A worker step that sees dead pool children early.
 
 The pool learns of a dead child when a pipe closes, which is a moment before the child can be reaped; it then
-looks again only after five seconds. Asking the kernel ten times a second costs one system call each.
+looks again only after five seconds. Asking the kernel of each child ten times a second costs microseconds.
+A child that has finished its work (max_tasks_per_child) is none of our business: it has released its locks.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 from celery import bootsteps
 
 from celery_rlock import settings
-from celery_rlock.worker.children import any_gone
+from celery_rlock.worker.children import has_crashed
 
 _LOOK_EVERY = 0.1
 
@@ -29,11 +30,16 @@ class Reaper(bootsteps.StartStopStep):
     def register_with_event_loop(self, worker: Any, hub: Any) -> None:
         """Celery calls it whenever its loop starts, also after the broker was lost."""
         self.stop(worker)
-        maintain_pool = getattr(worker.pool, "maintain_pool", None)
-        if maintain_pool is not None:
-            self._timer = hub.call_repeatedly(_LOOK_EVERY, lambda: any_gone() and maintain_pool())
+        if hasattr(worker.pool, "maintain_pool"):
+            self._timer = hub.call_repeatedly(_LOOK_EVERY, _reap, worker.pool)
 
     def stop(self, worker: Any) -> None:  # noqa: ARG002 - the step's interface
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _reap(pool: Any) -> None:
+    processes = getattr(pool._pool, "_pool", None) or ()  # noqa: SLF001 - there is no public list
+    if any(has_crashed(process.pid) for process in list(processes)):
+        pool.maintain_pool()
