@@ -141,3 +141,15 @@ def test_a_request_class_that_bypasses_ours_is_told(start_fleet):
         warnings = [line for line in worker.log.splitlines() if "WARNING" in line and "bypasses" in line]
     assert len(warnings) == 1
     assert "tests.faults.bypassing.bypassing" in warnings[0]
+
+
+def test_children_replaced_after_every_task_under_load(start_fleet, send, name, queue, count, records):
+    """Semantics 1, 6: the death of a child after its task frees nobody else's lock, and runs nothing again."""
+    conf = {"worker_max_tasks_per_child": 1}
+    with start_fleet(1, concurrency=3, queues=[queue], conf=conf):
+        sent = [send("work", name, 0.05, queue=queue) for _ in range(20)]
+        for result in sent:
+            assert result.get(timeout=60) == result.id
+    assert count(name, "end") == {result.id: 1 for result in sent}
+    assert len({entry["pid"] for entry in records(name)}) == len(sent)
+    assert not count(name, "overlap")

@@ -140,19 +140,3 @@ def test_a_child_that_is_replaced_after_its_task(shut_down, ending, conf, how):
     )
     assert ending.free_after < 5
     assert ending.completed == 1
-
-
-def test_children_replaced_after_every_task_under_load(start_fleet, send, name, queue, count, records):
-    """Semantics 1 and 6: the death of a child after its task frees nobody else's lock.
-
-    Not "once": billiard's pool sends a job again whose child ended just between its look at the children and
-    its look at the jobs, though that child had done it (`_join_exited_workers`); with a plain task too.
-    """
-    conf = {"worker_max_tasks_per_child": 1}
-    with start_fleet(1, concurrency=3, queues=[queue], conf=conf):
-        sent = [send("work", name, 0.05, queue=queue) for _ in range(20)]
-        for result in sent:
-            assert result.get(timeout=60) == result.id
-    assert set(count(name, "end")) == {result.id for result in sent}
-    assert len({entry["pid"] for entry in records(name)}) >= len(sent)
-    assert not count(name, "overlap")
