@@ -144,7 +144,7 @@ def test_a_request_class_that_bypasses_ours_is_told(start_fleet):
 
 
 def test_children_replaced_after_every_task_under_load(start_fleet, send, name, queue, count, records):
-    """Semantics 1, 6: the death of a child after its task frees nobody else's lock, and runs nothing again."""
+    """Semantics 1 and 6: a child that ends after its task frees nobody's lock and runs nothing again."""
     conf = {"worker_max_tasks_per_child": 1}
     with start_fleet(1, concurrency=3, queues=[queue], conf=conf):
         sent = [send("work", name, 0.05, queue=queue) for _ in range(20)]
