@@ -29,7 +29,7 @@ def is_gone(pid: int) -> bool:
 def has_crashed(pid: int) -> bool:
     """Whether our child has ended otherwise than by finishing its work, and is not reaped yet."""
     try:
-        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        end = _end(pid)
     except (AttributeError, ChildProcessError):
         return False
     return end is not None and (end.si_code != os.CLD_EXITED or end.si_status not in _FINISHED)
@@ -37,9 +37,13 @@ def has_crashed(pid: int) -> bool:
 
 def _ask(pid: int) -> bool:
     if hasattr(os, "waitid"):
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        return _end(pid) is not None
     try:  # macOS before Python 3.13: a child counts as gone when it is reaped
         os.kill(pid, 0)
     except ProcessLookupError:
         raise ChildProcessError from None
     return False
+
+
+def _end(pid: int) -> os.waitid_result | None:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
