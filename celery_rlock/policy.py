@@ -12,25 +12,21 @@ from celery_rlock.call import Call
 from celery_rlock.errors import ConfigurationError, LockBusy, LockUnavailable
 from celery_rlock.options import BUSY_ACTIONS, Options
 from celery_rlock.skip import skip
-from celery_rlock.waiter import BUSY_ATTEMPTS, COPY_ATTEMPTS, UNAVAILABLE_ATTEMPTS, schedule_again
+from celery_rlock.waiter import BUSY_ATTEMPTS, COPY_ATTEMPTS, SINCE, UNAVAILABLE_ATTEMPTS, schedule_again
 
 logger = logging.getLogger("celery_rlock")
 
 
-def on_busy(call: Call, options: Options, busy: LockBusy) -> NoReturn:
+def on_busy(call: Call, options: Options, busy: LockBusy, since: str) -> NoReturn:
     """End this attempt as `lock_busy` says; a copy of the holder's own message waits, whatever it says."""
     if redelivery.is_held_by_copy(call, busy):
         _log(logging.INFO, call, "is delivered again, and waits", busy)
-        waits = call.attempts(COPY_ATTEMPTS)
-        seconds = backoff.delay(options, waits, busy.lease_left)
-        schedule_again(call, busy, seconds, {COPY_ATTEMPTS: waits + 1}, store=False)
+        _wait(call, options, busy, COPY_ATTEMPTS, since, store=False)
     action = _busy_action(call, options, busy)
     _log(logging.INFO, call, action, busy)
     signals.lock_busy.send(sender=call.task, error=busy, action=action)
     if action == "retry":
-        attempts = call.attempts(BUSY_ATTEMPTS)
-        seconds = backoff.delay(options, attempts, busy.lease_left)
-        schedule_again(call, busy, seconds, {BUSY_ATTEMPTS: attempts + 1})
+        _wait(call, options, busy, BUSY_ATTEMPTS, since)
     if action == "skip":
         skip(call, busy)
     if action == "reject":
@@ -48,6 +44,15 @@ def on_unavailable(call: Call, options: Options, error: LockUnavailable) -> None
         schedule_again(call, error, backoff.delay(options, attempts), {UNAVAILABLE_ATTEMPTS: attempts + 1})
     if action != "run":
         raise error
+
+
+def _wait(
+    call: Call, options: Options, busy: LockBusy, counter: str, since: str, *, store: bool = True
+) -> NoReturn:
+    """Be scheduled again; the backoff is for the case that nobody wakes the waiter before."""
+    attempts = call.attempts(counter)
+    headers = {counter: attempts + 1, SINCE: call.request.get(SINCE) or since}
+    schedule_again(call, busy, backoff.delay(options, attempts, busy.lease_left), headers, store=store)
 
 
 def _busy_action(call: Call, options: Options, busy: LockBusy) -> str:

@@ -8,6 +8,7 @@ died the copy runs. A message that cannot be a copy is asked nothing.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from celery import states
 from celery.exceptions import Ignore
@@ -16,6 +17,9 @@ from celery_rlock.call import Call
 from celery_rlock.core.lease import Lease
 from celery_rlock.errors import LockBusy
 from celery_rlock.waiter import ATTEMPTS, COPY_ATTEMPTS
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 _VISIBILITY_TIMEOUT = 3600.0  # kombu's default
 _SHORTEST_WAIT = 0.5
@@ -44,6 +48,12 @@ def has_ended(state: str | None, result: object) -> bool:
     return state is not None
 
 
+def visibility_timeout(app: Celery) -> float:
+    """After how long a Redis broker delivers again what is not acknowledged."""
+    options = app.conf.broker_transport_options or {}
+    return float(options.get("visibility_timeout", _VISIBILITY_TIMEOUT))
+
+
 def _may_be_copy(call: Call) -> bool:
     if not call.by_message:
         return False
@@ -70,5 +80,4 @@ def _waited_too_long(call: Call) -> bool:
     waited = time.time() - (call.received or time.time())
     if waited < _SHORTEST_WAIT:
         return False
-    options = call.task.app.conf.broker_transport_options or {}
-    return bool(waited >= options.get("visibility_timeout", _VISIBILITY_TIMEOUT) / 2)
+    return waited >= visibility_timeout(call.task.app) / 2

@@ -19,7 +19,7 @@ from celery_rlock.hold import Hold, current_lock, holding
 from celery_rlock.key import KeyOf, key_of_call
 from celery_rlock.lost import watched
 from celery_rlock.options import Options, resolve
-from celery_rlock.waiter import ATTEMPTS
+from celery_rlock.waiter import ATTEMPTS, SINCE
 from celery_rlock.worker import steps
 
 if TYPE_CHECKING:
@@ -105,10 +105,10 @@ def _acquire(call: Call, options: Options, lease: Lease) -> None:
         policy.on_unavailable(call, options, error)
         return
     if busy is not None:
-        policy.on_busy(call, options, LockBusy(lease.name.key, busy.holder, busy.lease_left))
+        policy.on_busy(call, options, LockBusy(lease.name.key, busy.holder, busy.lease_left), busy.since)
     if options.max_hold is not None and lease.depth == 1:
         lease.renew_until = lease.since + options.max_hold
-    call.forget(*ATTEMPTS)
+    call.forget(*ATTEMPTS, SINCE)
     signals.lock_acquired.send(sender=call.task, lock=call.hold)
 
 
@@ -124,6 +124,5 @@ def _wait_for(call: Call, options: Options, lease: Lease) -> Busy | None:
     attempt: Callable[[], Busy | None] = partial(call.execution.enter, lease, options.ttl)
     if in_place and options.unavailable == "retry":
         attempt = patient(attempt)
-    return wait(
-        attempt, max(options.wait, options.ttl) if in_place and options.busy == "retry" else options.wait
-    )
+    longest = max(options.wait, options.ttl) if in_place and options.busy == "retry" else options.wait
+    return wait(attempt, lease, longest)

@@ -19,6 +19,9 @@ UNAVAILABLE_ATTEMPTS = "rlock_unavailable"
 COPY_ATTEMPTS = "rlock_copy"
 ATTEMPTS = (BUSY_ATTEMPTS, UNAVAILABLE_ATTEMPTS, COPY_ATTEMPTS)
 
+#: Header: when its task found the lock busy first, by the server's clock; its place among the waiters.
+SINCE = "rlock_since"
+
 _LONGEST_PAUSE = 5.0
 
 
@@ -27,7 +30,7 @@ class Waiting(Ignore):
 
 
 def schedule_again(
-    call: Call, reason: RLockError, seconds: float, headers: dict[str, int], *, store: bool = True
+    call: Call, reason: RLockError, seconds: float, headers: dict[str, object], *, store: bool = True
 ) -> NoReturn:
     """Publish the task's message again, to be delivered in `seconds`, and end this attempt.
 

@@ -7,7 +7,12 @@
 -- ARGV[4] ttl     lease in milliseconds; a longer lease that is already there is kept
 -- ARGV[5] task    what the lock is for, shown to people
 -- A holder of the same task id is told that a copy of its message was delivered, see lua/copy.lua.
--- returns {1, token} taken · {0, lease left in ms, owner, worker} busy · {-1} to enter again, but not held
+-- returns {1, token} taken · {0, lease left in ms, owner, worker, the time in µs} busy · {-1} not held to enter again
+local function now()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   if field == ARGV[1] then
     redis.call('HSET', KEYS[1], field, ARGV[3])
@@ -19,7 +24,8 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
     if string.match(field, ':(.*)') == string.match(ARGV[1], ':(.*)') then
       redis.call('HSET', KEYS[1], '@copy', 1)
     end
-    return {0, redis.call('PTTL', KEYS[1]), field, redis.call('HGET', KEYS[1], '@worker')}
+    local worker = redis.call('HGET', KEYS[1], '@worker')
+    return {0, redis.call('PTTL', KEYS[1]), field, worker, string.format('%.0f', now())}
   end
 end
 
@@ -28,14 +34,16 @@ if ARGV[3] ~= '1' then
 end
 
 -- The floor is the server's clock, so a token that Redis forgot is still behind the next one.
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local time = now()
 local last = tonumber(redis.call('GETDEL', KEYS[2]) or '0')
-local token = string.format('%.0f', math.max(now, last + 1))
-if last >= now then
+local token = string.format('%.0f', math.max(time, last + 1))
+if last >= time then
   -- The clock went back: remember the token until it has caught up.
-  redis.call('SET', KEYS[2], token, 'PX', math.ceil((last - now) / 1000) + ARGV[4])
+  redis.call('SET', KEYS[2], token, 'PX', math.ceil((last - time) / 1000) + ARGV[4])
 end
-redis.call('HSET', KEYS[1], ARGV[1], 1, '@worker', ARGV[2], '@token', token, '@since', time[1], '@task', ARGV[5])
+redis.call(
+  'HSET', KEYS[1], ARGV[1], 1,
+  '@worker', ARGV[2], '@token', token, '@since', math.floor(time / 1000000), '@task', ARGV[5]
+)
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 return {1, token}

@@ -1,22 +1,42 @@
--- release.lua: leave the lock; free it when the depth is 0.
+-- release.lua: leave the lock; at depth 0 free it, and wake the first waiter.
 -- KEYS[1] lock    hash, see lua/README.md
 -- KEYS[2] token   the last token of this key, kept for a while after a release
+-- KEYS[3] waiters who waits for the lock, by when they came
+-- KEYS[4] woken   that somebody was woken a moment ago
+-- KEYS[5] done    given when the owner's task has ended: says so to the copies of its message, if there are any
 -- ARGV[1] owner   who leaves, delivery:task-id; anybody else changes nothing
 -- ARGV[2] depth   the depth the owner is at afterwards
 -- ARGV[3] keep    how long the last token is remembered, in milliseconds
 -- ARGV[4] early   1: not yet if a copy of the task's message was delivered, for it must learn how this one ended
+-- ARGV[5] channel what a listener's channel begins with
+-- ARGV[6] trust   how long one who was woken may take to come, in milliseconds
+-- ARGV[7] tell    how long the copies may still ask, in milliseconds
 -- returns 1 done · 2 too early, still held · 0 the key is gone · -1 somebody else holds it
 local held = redis.call('HMGET', KEYS[1], ARGV[1], '@token', '@copy')
-if not held[1] then
-  return -redis.call('EXISTS', KEYS[1])
+if held[1] then
+  if ARGV[2] ~= '0' then
+    redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+    return 1
+  end
+  if held[3] and ARGV[4] == '1' then
+    return 2
+  end
+  redis.call('DEL', KEYS[1])
+  redis.call('SET', KEYS[2], held[2], 'PX', ARGV[3])
+  if held[3] and KEYS[5] then
+    redis.call('SET', KEYS[5], 1, 'PX', ARGV[7])
+  end
+elseif redis.call('EXISTS', KEYS[1]) == 1 then
+  return -1
 end
-if ARGV[2] ~= '0' then
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-  return 1
+
+-- One whom nobody hears is passed over: its process is dead.
+local first
+repeat
+  first = redis.call('ZPOPMIN', KEYS[3])[1]
+until not first
+  or redis.call('PUBLISH', ARGV[5] .. string.match(first, '^[^:]*'), KEYS[1] .. ' ' .. first) > 0
+if first then
+  redis.call('SET', KEYS[4], first, 'PX', ARGV[6])
 end
-if held[3] and ARGV[4] == '1' then
-  return 2
-end
-redis.call('DEL', KEYS[1])
-redis.call('SET', KEYS[2], held[2], 'PX', ARGV[3])
-return 1
+return held[1] and 1 or 0

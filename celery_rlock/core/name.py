@@ -22,14 +22,20 @@ class Name(NamedTuple):
     key: str
     lock: str
     token: str
+    waiters: str
+    woken: str
 
     @classmethod
     def of(cls, key: str, prefix: str = DEFAULT_PREFIX) -> Name:
         """Different keys never share a name, whatever text they hold."""
         if not isinstance(key, str) or not key:
             raise ConfigurationError(f"a lock's key must be a non-empty str, not {key!r}")
-        lock = f"{prefix}{{{_safe(key)}}}"
-        return cls(key, lock, f"{lock}:token")
+        return cls.around(key, f"{prefix}{{{_safe(key)}}}")
+
+    @classmethod
+    def around(cls, key: str, lock: str) -> Name:
+        """The name whose lock is called so in Redis."""
+        return cls(key, lock, f"{lock}:token", f"{lock}:waiters", f"{lock}:woken")
 
     def done(self, task_id: str, retries: int) -> str:
         """What tells the copies of a message that its task has ended."""

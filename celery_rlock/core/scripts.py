@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
-from hashlib import sha1
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_rlock.core.name import DEFAULT_PREFIX, Name, Owner
+from celery_rlock.core.script import Script
 from celery_rlock.errors import ConfigurationError, LockUnavailable
 
 #: How long the copies of a message may ask whether its task has ended.
@@ -24,6 +21,10 @@ DONE_MEMORY_MS = 3_600_000
 #: How long a freed key's last token is remembered, in case the server's clock goes back.
 TOKEN_MEMORY_MS = 60_000
 
+#: How long a waiter that was woken may take to come, before those who ask make it the next one's turn.
+WOKEN_TRUST_MS = 1_000
+
+_NOBODY = ""
 
 _ANY_SILENCE = (RedisConnectionError, RedisTimeoutError)
 
@@ -35,34 +36,23 @@ class Taken(NamedTuple):
 class Busy(NamedTuple):
     lease_left: float
     holder: str  # worker/delivery:task-id
+    since: str = ""  # the server's time, in microseconds
+
+
+class Place(NamedTuple):
+    """A place among those who wait for a lock."""
+
+    name: Name
+    waiter: str  # listener:delivery:task-id
+    since: str
+    keep: float
 
 
 class Gone(NamedTuple):
     """The owner wanted to enter again what it does not hold any more."""
 
 
-@dataclass(frozen=True)
-class Script:
-    source: str
-    sha: str
-
-    @classmethod
-    def load(cls, verb: str) -> Script:
-        source = (_folder() / f"{verb}.lua").read_text(encoding="utf-8")
-        return cls(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
-
-
-@cache
-def _folder() -> Path:
-    """The scripts lie inside an installed package, and at the top of a source tree."""
-    package = Path(__file__).parents[1]
-    packaged = package / "lua"
-    return packaged if packaged.is_dir() else package.parent / "lua"
-
-
-_ACQUIRE, _RELEASE, _RENEW, _COPY, _FINISH = map(
-    Script.load, ("acquire", "release", "renew", "copy", "finish")
-)
+_ACQUIRE, _RELEASE, _RENEW, _COPY, _WAIT = map(Script.load, ("acquire", "release", "renew", "copy", "wait"))
 
 
 class Scripts:
@@ -74,6 +64,7 @@ class Scripts:
 
     def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
         self.client, self.prefix = client, prefix
+        self.channels = f"{prefix}wake:"
 
     def name(self, key: str) -> Name:
         return Name.of(key, self.prefix)
@@ -84,7 +75,8 @@ class Scripts:
         if status == 1:
             return Taken(int(rest[0]))
         if status == 0:
-            return Busy(max(0, rest[0]) / 1000, f"{_text(rest[2])}/{_text(rest[1])}")
+            left, field, worker, since = rest
+            return Busy(max(0, left) / 1000, f"{text(worker)}/{text(field)}", text(since))
         return Gone()
 
     def release(self, name: Name, owner: Owner, depth: int, *, early: bool = False) -> int:
@@ -92,14 +84,31 @@ class Scripts:
 
         With `early`, 2: a copy of the owner's message was delivered, so it still holds the lock, to `finish`.
         """
-        args = (owner.field, depth, TOKEN_MEMORY_MS, int(early))
-        return int(self._run(_RELEASE, name, (name.lock, name.token), args, again=_ANY_SILENCE))
+        return self._leave(name, owner.field, depth, early=early)
 
     def finish(self, name: Name, owner: Owner, retries: int) -> int:
         """Free the lock of a task that has ended and tell the copies of its message. Answers as `release`."""
-        keys = (name.lock, name.token, name.done(owner.task_id, retries))
-        args = (owner.field, TOKEN_MEMORY_MS, DONE_MEMORY_MS)
-        return int(self._run(_FINISH, name, keys, args, again=_ANY_SILENCE))
+        return self._leave(name, owner.field, 0, done=(name.done(owner.task_id, retries),))
+
+    def wake(self, name: Name) -> None:
+        """If the lock is free it is the first waiter's turn."""
+        self._leave(name, _NOBODY, 0)
+
+    def wait(self, places: Iterable[Place]) -> list[float | Exception]:
+        """Take these places. For each: 0, it is its turn now; or in how many seconds to ask again."""
+        calls = [
+            ((name.lock, name.waiters, name.woken), (waiter, since, _ms(keep), self.channels, WOKEN_TRUST_MS))
+            for name, waiter, since, keep in places
+        ]
+        answers = _WAIT.run_all(self.client, calls)
+        return [answer if isinstance(answer, Exception) else answer / 1000 for answer in answers]
+
+    def give_up(self, place: Place) -> None:
+        """Give up a place. If its turn had come, it is the next one's."""
+        with _explaining(place.name):
+            had_place = self.client.zrem(place.name.waiters, place.waiter)
+        if not had_place:
+            self.wake(place.name)
 
     def copy(self, name: Name, task_id: str, retries: int) -> int:
         """A message was delivered again. 2: its task has ended; 1: it holds the lock; 0: neither."""
@@ -107,13 +116,8 @@ class Scripts:
 
     def renew(self, leases: Iterable[tuple[Name, Owner, float]]) -> list[bool | Exception]:
         """Renew many `(name, owner, ttl)` in one round trip: an answer, or what went wrong, for each."""
-        wanted = list(leases)
-        answers = self._renew(wanted, "EVALSHA", _RENEW.sha)
-        missing = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-        if missing:
-            again = self._renew([wanted[i] for i in missing], "EVAL", _RENEW.source)
-            for i, answer in zip(missing, again, strict=True):
-                answers[i] = answer
+        calls = [((name.lock,), (owner.field, _ms(ttl))) for name, owner, ttl in leases]
+        answers = _RENEW.run_all(self.client, calls)
         return [answer if isinstance(answer, Exception) else answer == 1 for answer in answers]
 
     def locked(self, name: Name) -> bool:
@@ -124,11 +128,12 @@ class Scripts:
         with _explaining(name):
             return bool(self.client.hexists(name.lock, owner.field))
 
-    def _renew(self, leases: Sequence[tuple[Name, Owner, float]], command: str, script: str) -> list[Any]:
-        with self.client.pipeline(transaction=False) as pipe:
-            for name, owner, ttl in leases:
-                pipe.execute_command(command, script, 1, name.lock, owner.field, _ms(ttl))
-            return pipe.execute(raise_on_error=False)
+    def _leave(
+        self, name: Name, owner: str, depth: int, *, early: bool = False, done: tuple[str, ...] = ()
+    ) -> int:
+        keys = (name.lock, name.token, name.waiters, name.woken, *done)
+        args = (owner, depth, TOKEN_MEMORY_MS, int(early), self.channels, WOKEN_TRUST_MS, DONE_MEMORY_MS)
+        return int(self._run(_RELEASE, name, keys, args, again=_ANY_SILENCE))
 
     def _run(
         self,
@@ -140,15 +145,9 @@ class Scripts:
     ) -> Any:
         with _explaining(name):
             try:
-                return self._call(script, keys, args)
+                return script.run(self.client, keys, args)
             except again:
-                return self._call(script, keys, args)
-
-    def _call(self, script: Script, keys: Sequence[str], args: Sequence[object]) -> Any:
-        try:
-            return self.client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
-        except NoScriptError:
-            return self.client.execute_command("EVAL", script.source, len(keys), *keys, *args)
+                return script.run(self.client, keys, args)
 
 
 @contextmanager
@@ -168,7 +167,7 @@ def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def _text(value: bytes | str | None) -> str:
+def text(value: bytes | str | None) -> str:
     if value is None:
         return "?"
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

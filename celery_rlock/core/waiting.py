@@ -1,34 +1,51 @@
-"""Waiting in place for a busy lock, without keeping the server busy."""
+"""Waiting in place for a busy lock: told when it is free, not asking all the time."""
 
 from __future__ import annotations
 
+import logging
 import math
 import random
-import time
+import threading
 from collections.abc import Callable, Iterator
 from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING
 
+from celery_rlock.core.lease import Lease
+from celery_rlock.core.listener import Ears, listener_of
 from celery_rlock.core.scripts import Busy
 from celery_rlock.errors import LockUnavailable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+logger = logging.getLogger("celery_rlock")
+
+Attempt = Callable[[], Busy | None]
+
+_ASK_AGAIN = 10.0
+_KEEP_PLACE = 60.0
+_TIME_TO_LISTEN = 1.0
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
 
 
-def wait(attempt: Callable[[], Busy | None], timeout: float) -> Busy | None:
+def wait(attempt: Attempt, lease: Lease, timeout: float) -> Busy | None:
     """Attempt until it is not busy or the time is over; the last answer."""
+    busy = attempt()
+    if busy is None or timeout <= 0:
+        return busy
     end = monotonic() + timeout
-    pauses = _pauses()
-    while (busy := attempt()) is not None:
-        left = end - monotonic()
-        if left <= 0:
-            break
-        # Past the holder's lease the lock may be free: look then at the latest.
-        time.sleep(min(next(pauses), busy.lease_left + 0.001, left))
+    with _Turn(lease, busy.since) as turn:
+        while busy is not None and (left := end - monotonic()) > 0:
+            turn.wait(left)
+            busy = attempt()
+        turn.taken = busy is None
     return busy
 
 
-def patient(attempt: Callable[[], Busy | None]) -> Callable[[], Busy | None]:
+def patient(attempt: Attempt) -> Attempt:
     """The same attempt, for which a server that does not answer is as good as a busy lock."""
 
     def attempt_or_busy() -> Busy | None:
@@ -38,6 +55,55 @@ def patient(attempt: Callable[[], Busy | None]) -> Callable[[], Busy | None]:
             return Busy(math.inf, f"nobody knows: {error.reason}")
 
     return attempt_or_busy
+
+
+class _Turn:
+    """A place among the waiters, for as long as the `with` lasts."""
+
+    def __init__(self, lease: Lease, since: str) -> None:
+        self.taken = False
+        self._scripts = lease.scripts
+        self._listener = listener_of(lease.scripts)
+        self._place = self._listener.place(lease.name, lease.owner, since, _KEEP_PLACE)
+        self._has_place = False
+        self._may_have_come = threading.Event()
+        self._ears = Ears(self._has_come, self._may_have_come.set)
+        self._pauses = _pauses()
+
+    def __enter__(self) -> Self:
+        self._listener.add(self._scripts, self._place, self._ears)
+        self._listener.listening.wait(_TIME_TO_LISTEN)
+        return self
+
+    def wait(self, longest: float) -> None:
+        """Until it may be our turn."""
+        self._may_have_come.clear()
+        self._listener.add(self._scripts, self._place, self._ears)
+        # Without ears, and without a server, there are only growing pauses between the attempts.
+        pause = self._ask() if self._listener.listening.is_set() else next(self._pauses)
+        self._may_have_come.wait(min(pause, longest))
+
+    def _ask(self) -> float:
+        answer = self._scripts.wait([self._place])[0]
+        if isinstance(answer, Exception):
+            return next(self._pauses)
+        self._has_place = answer > 0
+        return min(answer, _ASK_AGAIN)
+
+    def _has_come(self) -> None:
+        self._has_place = False
+        self._may_have_come.set()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.discard(self._place)
+        if isinstance(error, LockUnavailable) or (self.taken and not self._has_place):
+            return
+        try:
+            self._scripts.give_up(self._place)
+        except LockUnavailable as unavailable:
+            logger.debug("could not give up the place of %s: %s", self._place.waiter, unavailable)
 
 
 def _pauses() -> Iterator[float]:

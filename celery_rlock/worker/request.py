@@ -16,6 +16,8 @@ from celery_rlock.skip import Skipped
 from celery_rlock.waiter import Waiting
 from celery_rlock.worker.children import is_child, is_gone
 from celery_rlock.worker.errands import errands
+from celery_rlock.worker.waiter import Waiter, is_waiter
+from celery_rlock.worker.waking import waker
 
 if TYPE_CHECKING:
     from billiard.einfo import ExceptionInfo
@@ -36,6 +38,8 @@ class LockedRequestMixin(_Request):
     _context: Any
     _app: Any
     _rlock_child: int | None = None
+    _rlock_waiter: Waiter | None = None
+    rlock_timer_entry: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,6 +48,18 @@ class LockedRequestMixin(_Request):
         self._request_dict[RECEIVED] = time.time()
         if self.delivery_info.get("redelivered"):
             self.announce_copy()
+
+    @property
+    def _eta_timer_entry(self) -> Any:
+        return self.rlock_timer_entry
+
+    @_eta_timer_entry.setter
+    def _eta_timer_entry(self, entry: Any) -> None:
+        """Celery (from 5.7 on) has scheduled this request."""
+        self.rlock_timer_entry = entry
+        this_waker = waker()
+        if this_waker is not None and is_waiter(self._request_dict):
+            self._rlock_waiter = this_waker.add(self)
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         self._rlock_child = pid if is_child(pid) else None
@@ -75,6 +91,11 @@ class LockedRequestMixin(_Request):
         super().cancel(*args, **kwargs)
         self._rlock_release_when_dead()
 
+    def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
+        super()._announce_revoked(*args, **kwargs)  # type: ignore[misc]
+        if self._rlock_waiter is not None:
+            self._rlock_waiter.leave()
+
     def announce_copy(self) -> None:
         """This message was delivered twice, or will be: let the run that holds the lock tell its end."""
         errands.add(f"announce a copy of {self.id}", self._rlock_announce_copy)
@@ -87,17 +108,20 @@ class LockedRequestMixin(_Request):
             errands.add(f"release the lock of {self.id}", self._rlock_release, lambda: is_gone(pid))
 
     def _rlock_release(self) -> None:
-        name = self._rlock_name()
+        name = self.rlock_name()
         if name is not None:
-            owner = Owner(self.hostname, self._rlock_delivery, self.id)
-            settings.server(self._app).release(name, owner, 0)
+            settings.server(self._app).release(name, self.rlock_owner, 0)
 
     def _rlock_announce_copy(self) -> None:
-        name = self._rlock_name()
+        name = self.rlock_name()
         if name is not None:
             settings.server(self._app).copy(name, self.id, self._context.retries)
 
-    def _rlock_name(self) -> Name | None:
+    @property
+    def rlock_owner(self) -> Owner:
+        return Owner(self.hostname, self._rlock_delivery, self.id)
+
+    def rlock_name(self) -> Name | None:
         plan = getattr(self.task, "_lock_plan", None)
         if plan is None:
             return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from celery_rlock.worker.check import CheckSettings
 from celery_rlock.worker.connection import AnnounceCopies
 from celery_rlock.worker.reaper import Reaper
+from celery_rlock.worker.waking import WakeWaiters
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -14,4 +15,4 @@ if TYPE_CHECKING:
 
 def install(app: Celery) -> None:
     app.steps["worker"].update((CheckSettings, Reaper))
-    app.steps["consumer"].add(AnnounceCopies)
+    app.steps["consumer"].update((AnnounceCopies, WakeWaiters))

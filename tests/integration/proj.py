@@ -108,6 +108,11 @@ def choosing(self, name):
     return self.span(name)
 
 
+@task(lock_key="{name}", lock_busy=lambda *_: "retry")
+def deciding(self, name):
+    return self.span(name)
+
+
 @task(lock_key="{name}", lock_busy=lambda *_: "never heard of")
 def choosing_badly(self, name):
     return self.span(name)

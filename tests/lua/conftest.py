@@ -8,6 +8,8 @@ import pytest
 
 LUA = Path(__file__).resolve().parents[2] / "lua"
 LOCK, TOKEN, DONE = "rlock:{k}", "rlock:{k}:token", "rlock:{k}:done:a:0"
+WAITERS, WOKEN = "rlock:{k}:waiters", "rlock:{k}:woken"
+CHANNEL = "rlock:wake:"
 
 
 class Verbs:
@@ -19,11 +21,15 @@ class Verbs:
     def acquire(self, owner, depth=1, ttl=5000, task="t", worker="w"):
         return self._eval("acquire", (LOCK, TOKEN), owner, worker, depth, ttl, task)
 
-    def release(self, owner, depth=0, keep=60000, early=0):
-        return self._eval("release", (LOCK, TOKEN), owner, depth, keep, early)
+    def release(self, owner, depth=0, early=0, done=(), trust=1000):
+        keys = (LOCK, TOKEN, WAITERS, WOKEN, *done)
+        return self._eval("release", keys, owner, depth, 60000, early, CHANNEL, trust, 9000)
 
-    def finish(self, owner, keep=60000, tell=9000):
-        return self._eval("finish", (LOCK, TOKEN, DONE), owner, keep, tell)
+    def finish(self, owner):
+        return self.release(owner, done=(DONE,))
+
+    def wait(self, waiter, since="", keep=60000, trust=1000):
+        return self._eval("wait", (LOCK, WAITERS, WOKEN), waiter, since, keep, CHANNEL, trust)
 
     def copy(self, task_id):
         return self._eval("copy", (LOCK, DONE), task_id)

@@ -27,9 +27,10 @@ def test_the_token_is_the_servers_clock_in_microseconds(verbs, redis):
 def test_a_held_lock_is_busy_and_names_its_holder(verbs, redis):
     verbs.acquire("1:a")
     before = redis.hgetall(LOCK)
-    status, left, *holder = verbs.acquire("2:b")
+    status, left, *holder, at = verbs.acquire("2:b")
     assert (status, holder) == (0, ["1:a", "w"])
     assert 0 < left <= 5000
+    assert 0 <= redis.time()[0] - int(at) // 1_000_000 <= 5
     assert redis.hgetall(LOCK) == before
 
 
