@@ -1,4 +1,4 @@
--- release.lua: leave the lock; at depth 0 free it, and wake the first waiter.
+-- release.lua: leave the lock; at depth 0 free it, and wake the first waiter. Without an owner: wake, if it is free.
 -- KEYS[1] lock    hash, see lua/README.md
 -- KEYS[2] token   the last token of this key, kept for a while after a release
 -- KEYS[3] waiters who waits for the lock, by when they came
@@ -30,13 +30,22 @@ elseif redis.call('EXISTS', KEYS[1]) == 1 then
   return -1
 end
 
--- One whom nobody hears is passed over: its process is dead.
+-- Who is not heard is dead, and passed over. The one behind looks whether the first has come.
+local function is_heard(waiter, what)
+  local channel = ARGV[5] .. string.match(waiter, '^[^:]*')
+  return redis.call('PUBLISH', channel, what .. ' ' .. KEYS[1] .. ' ' .. waiter) > 0
+end
+
 local first
 repeat
   first = redis.call('ZPOPMIN', KEYS[3])[1]
-until not first
-  or redis.call('PUBLISH', ARGV[5] .. string.match(first, '^[^:]*'), KEYS[1] .. ' ' .. first) > 0
+until not first or is_heard(first, 'turn')
 if first then
   redis.call('SET', KEYS[4], first, 'PX', ARGV[6])
+  local second = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
+  while second and not is_heard(second, 'next') do
+    redis.call('ZREM', KEYS[3], second)
+    second = redis.call('ZRANGE', KEYS[3], 0, 0)[1]
+  end
 end
 return held[1] and 1 or 0

@@ -1,13 +1,12 @@
--- wait.lua: take a place among the waiters; when the lock is free, it is the first one's turn.
+-- wait.lua: take a place among the waiters, or ask from there whether the lock is free.
 -- KEYS[1] lock    hash, see lua/README.md
 -- KEYS[2] waiters who waits for the lock, by when they came
 -- KEYS[3] woken   that somebody was woken a moment ago
 -- ARGV[1] waiter  who waits: listener:delivery:task-id
 -- ARGV[2] since   when it found the lock busy (acquire.lua said so); empty: now
 -- ARGV[3] keep    how long its place is kept unless it asks again, in milliseconds
--- ARGV[4] channel what a listener's channel begins with
--- ARGV[5] trust   how long one who was woken may take to come, in milliseconds
--- returns 0 it is this waiter's turn, and its place is given up · else in how many milliseconds to ask again
+-- ARGV[4] trust   how long one who was woken may take to come, in milliseconds
+-- returns 0 free, and nobody was woken: the asker is to wake the first · else in how many milliseconds to ask again
 local since = ARGV[2]
 if since == '' then
   local time = redis.call('TIME')
@@ -23,11 +22,5 @@ local later = math.max(redis.call('PTTL', KEYS[1]), redis.call('PTTL', KEYS[3]))
 if later > 0 then
   return later
 end
-
-local first
-repeat
-  first = redis.call('ZPOPMIN', KEYS[2])[1]
-until first == ARGV[1]
-  or redis.call('PUBLISH', ARGV[4] .. string.match(first, '^[^:]*'), KEYS[1] .. ' ' .. first) > 0
-redis.call('SET', KEYS[3], first, 'PX', ARGV[5])
-return first == ARGV[1] and 0 or tonumber(ARGV[5])
+redis.call('SET', KEYS[3], ARGV[1], 'PX', ARGV[4])
+return 0

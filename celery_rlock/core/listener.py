@@ -25,8 +25,9 @@ _TO_MYSELF = ""
 class Ears(NamedTuple):
     """What a waiter does when it is told something, on the listener's thread."""
 
-    turn: Callable[[], None]  # it is its turn: its place is given up
-    doubt: Callable[[], None]  # something may have been missed: ask again
+    on_turn: Callable[[], None]  # its turn has come, and its place is given up
+    on_next: Callable[[], None]  # the one before it was woken: it is to look soon whether that one came
+    on_doubt: Callable[[], None]  # it may have missed something: it is to ask
 
 
 class Listener:
@@ -50,7 +51,7 @@ class Listener:
     def add(self, scripts: Scripts, place: Place, ears: Ears) -> None:
         """Listen for this place, until its turn has come or it is discarded."""
         with self._mutex:
-            self._ears[_message(place)] = ears
+            self._ears[_address(place)] = ears
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, args=(scripts,), name="rlock-listener", daemon=True
@@ -59,7 +60,7 @@ class Listener:
 
     def discard(self, place: Place) -> None:
         with self._mutex:
-            self._ears.pop(_message(place), None)
+            self._ears.pop(_address(place), None)
 
     def _run(self, scripts: Scripts) -> None:
         failures = 0
@@ -101,21 +102,31 @@ class Listener:
         if message["type"] == "subscribe":
             self.listening.set()
             with self._mutex:
-                ears = list(self._ears.values())
-            for one in ears:
-                one.doubt()
-        elif (whose := text(message["data"])) != _TO_MYSELF:
+                everybody = list(self._ears.values())
+            for ears in everybody:
+                ears.on_doubt()
+            return
+        what, _, address = text(message["data"]).partition(" ")
+        if what == "turn":
+            self._tell_turn(scripts, address)
+        elif what == "next":
             with self._mutex:
-                heard = self._ears.pop(whose, None)
-            if heard is not None:
-                heard.turn()
-            else:  # whoever waited has left without giving up its place
-                lock = whose.partition(f" {self.id}:")[0]
-                scripts.wake(Name.around(lock, lock))
+                ears_of_next = self._ears.get(address)
+            if ears_of_next is not None:
+                ears_of_next.on_next()
+
+    def _tell_turn(self, scripts: Scripts, address: str) -> None:
+        with self._mutex:
+            ears = self._ears.pop(address, None)
+        if ears is not None:
+            ears.on_turn()
+        else:  # who waited has left without giving up its place
+            lock = address.partition(f" {self.id}:")[0]
+            scripts.wake(Name.around(lock, lock))
 
 
-def _message(place: Place) -> str:
-    """What is published for it, see lua/release.lua."""
+def _address(place: Place) -> str:
+    """How lua/release.lua calls it."""
     return f"{place.name.lock} {place.waiter}"
 
 

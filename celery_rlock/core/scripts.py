@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import redis
@@ -95,13 +95,23 @@ class Scripts:
         self._leave(name, _NOBODY, 0)
 
     def wait(self, places: Iterable[Place]) -> list[float | Exception]:
-        """Take these places. For each: 0, it is its turn now; or in how many seconds to ask again."""
+        """Take these places, or ask from them: when to ask again, in seconds, unless one is told before.
+
+        Where the lock is free and nobody is on the way to take it, the first waiter is woken.
+        """
+        places = list(places)
         calls = [
-            ((name.lock, name.waiters, name.woken), (waiter, since, _ms(keep), self.channels, WOKEN_TRUST_MS))
+            ((name.lock, name.waiters, name.woken), (waiter, since, _ms(keep), WOKEN_TRUST_MS))
             for name, waiter, since, keep in places
         ]
         answers = _WAIT.run_all(self.client, calls)
-        return [answer if isinstance(answer, Exception) else answer / 1000 for answer in answers]
+        for name in {place.name for place, answer in zip(places, answers, strict=True) if answer == 0}:
+            with suppress(LockUnavailable):
+                self.wake(name)
+        return [
+            answer if isinstance(answer, Exception) else (answer or WOKEN_TRUST_MS) / 1000
+            for answer in answers
+        ]
 
     def give_up(self, place: Place) -> None:
         """Give up a place. If its turn had come, it is the next one's."""

@@ -23,7 +23,7 @@ logger = logging.getLogger("celery_rlock")
 
 Attempt = Callable[[], Busy | None]
 
-_ASK_AGAIN = 10.0
+_ASK_AGAIN = 2.0
 _KEEP_PLACE = 60.0
 _TIME_TO_LISTEN = 1.0
 
@@ -67,7 +67,7 @@ class _Turn:
         self._place = self._listener.place(lease.name, lease.owner, since, _KEEP_PLACE)
         self._has_place = False
         self._may_have_come = threading.Event()
-        self._ears = Ears(self._has_come, self._may_have_come.set)
+        self._ears = Ears(self._has_come, lambda: None, self._may_have_come.set)
         self._pauses = _pauses()
 
     def __enter__(self) -> Self:
@@ -77,18 +77,24 @@ class _Turn:
 
     def wait(self, longest: float) -> None:
         """Until it may be our turn."""
+        end = monotonic() + longest
         self._may_have_come.clear()
         self._listener.add(self._scripts, self._place, self._ears)
-        # Without ears, and without a server, there are only growing pauses between the attempts.
-        pause = self._ask() if self._listener.listening.is_set() else next(self._pauses)
-        self._may_have_come.wait(min(pause, longest))
+        while (left := end - monotonic()) > 0:
+            quiet = self._ask()
+            if quiet is None:  # then there are only growing pauses between the attempts
+                self._may_have_come.wait(min(left, next(self._pauses)))
+                return
+            if self._may_have_come.wait(min(left, quiet)):
+                return
 
-    def _ask(self) -> float:
+    def _ask(self) -> float | None:
+        """For how long nothing happens unless we are told; None when nobody tells us, or nobody knows."""
+        if not self._listener.listening.is_set():
+            return None
+        self._has_place = True
         answer = self._scripts.wait([self._place])[0]
-        if isinstance(answer, Exception):
-            return next(self._pauses)
-        self._has_place = answer > 0
-        return min(answer, _ASK_AGAIN)
+        return None if isinstance(answer, Exception) else min(answer, _ASK_AGAIN)
 
     def _has_come(self) -> None:
         self._has_place = False

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("celery_rlock")
 
 _TIME_TO_LEAVE = 1.0
+_TIME_TO_GATHER = 0.1
 
 
 class Waker:
@@ -30,7 +31,7 @@ class Waker:
         self._changed = threading.Condition()
         self._asking: dict[Waiter, None] = {}
         self._leaving: dict[Waiter, None] = {}
-        self._stopped = False
+        self._urgent = self._stopped = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -41,17 +42,17 @@ class Waker:
         """Celery has scheduled this request, which waits for its lock."""
         waiter = Waiter(request, self)
         self._waiters.add(waiter)
-        self.ask(waiter)
+        self.ask(waiter, urgent=True)
         return waiter
 
-    def ask(self, waiter: Waiter) -> None:
+    def ask(self, waiter: Waiter, *, urgent: bool) -> None:
         """Have it take its place, or ask whether the lock is free."""
-        self._note(self._asking, waiter)
+        self._note(self._asking, waiter, urgent=urgent)
 
     def give_up(self, waiter: Waiter) -> None:
         """Give up its place; if its turn had come, it is the next one's."""
         self.forget(waiter)
-        self._note(self._leaving, waiter)
+        self._note(self._leaving, waiter, urgent=True)
 
     def forget(self, waiter: Waiter) -> None:
         """It has had its turn."""
@@ -62,14 +63,15 @@ class Waker:
         for waiter in list(self._waiters):
             waiter.leave()
         with self._changed:
-            self._stopped = True
+            self._urgent = self._stopped = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(_TIME_TO_LEAVE)
 
-    def _note(self, waiters: dict[Waiter, None], waiter: Waiter) -> None:
+    def _note(self, waiters: dict[Waiter, None], waiter: Waiter, *, urgent: bool) -> None:
         with self._changed:
             waiters[waiter] = None
+            self._urgent |= urgent
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="rlock-waker", daemon=True)
                 self._thread.start()
@@ -78,11 +80,13 @@ class Waker:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._asking or self._leaving or self._stopped):
+                while not (self._asking or self._urgent):
                     self._changed.wait()
+                self._changed.wait_for(lambda: self._urgent, _TIME_TO_GATHER)
                 asking, leaving, stopped = list(self._asking), list(self._leaving), self._stopped
                 self._asking.clear()
                 self._leaving.clear()
+                self._urgent = False
             try:
                 scripts = settings.server(self._consumer.app)
                 self._ask_for(asking, scripts, listener_of(scripts))
@@ -96,13 +100,16 @@ class Waker:
         """All in one round trip."""
         places = {waiter: waiter.take_place(listener) for waiter in waiters if not waiter.is_over}
         for waiter, place in places.items():
-            ears = Ears(partial(self._in_loop, waiter.go), partial(self._in_loop, waiter.ask))
-            listener.add(scripts, place, ears)
+            listener.add(scripts, place, self._ears_of(waiter))
         if not listener.listening.is_set():
             return  # when it listens, all ask again
         for waiter, answer in zip(places, scripts.wait(places.values()), strict=True):
             if not isinstance(answer, Exception):
-                self._in_loop(waiter.hear, answer)
+                self._in_loop(waiter.on_answer, answer)
+
+    def _ears_of(self, waiter: Waiter) -> Ears:
+        handlers = (waiter.on_turn, waiter.on_next, waiter.on_doubt)
+        return Ears(*(partial(self._in_loop, handler) for handler in handlers))
 
     def _in_loop(self, do: Callable[..., None], *args: Any) -> None:
         hub = self._consumer.hub

@@ -29,7 +29,7 @@ class Verbs:
         return self.release(owner, done=(DONE,))
 
     def wait(self, waiter, since="", keep=60000, trust=1000):
-        return self._eval("wait", (LOCK, WAITERS, WOKEN), waiter, since, keep, CHANNEL, trust)
+        return self._eval("wait", (LOCK, WAITERS, WOKEN), waiter, since, keep, trust)
 
     def copy(self, task_id):
         return self._eval("copy", (LOCK, DONE), task_id)

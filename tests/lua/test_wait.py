@@ -57,43 +57,38 @@ def test_who_came_first_is_first_whenever_he_asks(verbs, redis):
     assert redis.zrange(WAITERS, 0, -1) == ["L:2:b", "L:3:c", "L:4:d"]
 
 
-def test_a_free_lock_is_the_askers_turn(verbs, redis):
-    assert verbs.wait("L:2:b") == 0
-    assert not redis.exists(WAITERS)
-    assert redis.get(WOKEN) == "L:2:b"
-
-
-def test_a_free_lock_is_the_first_ones_turn_whoever_asks(verbs, redis):
+def test_who_finds_the_lock_free_is_to_wake_the_first(verbs, redis):
     """The lease of a dead holder has ended."""
     with listening(redis, "L", "M") as told:
         verbs.acquire("1:a", ttl=20)
         verbs.wait("L:2:b", since="100")
         time.sleep(0.04)
-        assert verbs.wait("M:3:c", since="200") == 1000
-        assert told() == [("L", f"{LOCK} L:2:b")]
+        assert verbs.wait("M:3:c", since="200") == 0
+        assert verbs.release("") == 0
+        assert told() == [("L", f"turn {LOCK} L:2:b"), ("M", f"next {LOCK} M:3:c")]
     assert redis.zrange(WAITERS, 0, -1) == ["M:3:c"]
 
 
-def test_while_somebody_is_on_the_way_it_is_nobody_elses_turn(verbs, redis):
+def test_while_somebody_is_on_the_way_nobody_else_is_to_wake(verbs):
     assert verbs.wait("L:2:b", trust=500) == 0
     assert 0 < verbs.wait("L:3:c") <= 500
-    assert redis.zrange(WAITERS, 0, -1) == ["L:3:c"]
 
 
-def test_who_does_not_come_in_time_is_not_waited_for(verbs, redis):
+def test_who_does_not_come_in_time_is_not_waited_for(verbs):
     assert verbs.wait("L:2:b", trust=20) == 0
     time.sleep(0.04)
     assert verbs.wait("L:3:c") == 0
 
 
-def test_a_release_wakes_the_first_and_nobody_else(verbs, redis):
+def test_a_release_wakes_the_first_and_tells_the_second(verbs, redis):
     with listening(redis, "L", "M") as told:
         verbs.acquire("1:a")
         verbs.wait("M:3:c", since="200")
         verbs.wait("L:2:b", since="100")
+        verbs.wait("M:4:d", since="300")
         assert verbs.release("1:a") == 1
-        assert told() == [("L", f"{LOCK} L:2:b")]
-    assert redis.zrange(WAITERS, 0, -1) == ["M:3:c"]
+        assert told() == [("L", f"turn {LOCK} L:2:b"), ("M", f"next {LOCK} M:3:c")]
+    assert redis.zrange(WAITERS, 0, -1) == ["M:3:c", "M:4:d"]
     assert 0 < redis.pttl(WOKEN) <= 1000
 
 
@@ -103,9 +98,11 @@ def test_a_release_passes_over_who_does_not_listen(verbs, redis):
         verbs.wait("dead:2:b", since="100")
         verbs.wait("dead:3:b", since="101")
         verbs.wait("M:3:c", since="200")
+        verbs.wait("dead:4:b", since="201")
+        verbs.wait("M:5:d", since="300")
         verbs.release("1:a")
-        assert told() == [("M", f"{LOCK} M:3:c")]
-    assert not redis.exists(WAITERS)
+        assert told() == [("M", f"turn {LOCK} M:3:c"), ("M", f"next {LOCK} M:5:d")]
+    assert redis.zrange(WAITERS, 0, -1) == ["M:5:d"]
 
 
 def test_a_release_for_nobody_leaves_nothing(verbs, redis):
@@ -138,4 +135,4 @@ def test_a_release_of_what_is_gone_wakes_too(verbs, redis):
         verbs.wait("L:2:b")
         time.sleep(0.04)
         assert verbs.release("") == 0
-        assert told() == [("L", f"{LOCK} L:2:b")]
+        assert told() == [("L", f"turn {LOCK} L:2:b")]
