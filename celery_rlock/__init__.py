@@ -2,6 +2,7 @@
 
 from celery_rlock.errors import (
     ConfigurationError,
+    DuplicateTask,
     LockBusy,
     LockLost,
     LockNotHeld,
@@ -16,6 +17,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ConfigurationError",
+    "DuplicateTask",
     "LockBusy",
     "LockLost",
     "LockNotHeld",

@@ -45,9 +45,15 @@ class Call:
             return self.task.run(*self.args, **self.kwargs)
         return Task.__call__(self.task, *self.args, **self.kwargs)  # gives it a request of its own
 
+    def header(self, name: str) -> Any:
+        """A header of the message; an eager call's are apart."""
+        if self.request is None:
+            return None
+        return self.request.get(name) or (self.request.headers or {}).get(name)
+
     def attempts(self, header: str) -> int:
         """How often this task was scheduled again before, by our own counter in the message's headers."""
-        count = self.request.get(header) if self.request else None
+        count = self.header(header)
         return count if isinstance(count, int) else 0
 
     def forget(self, *headers: str) -> None:

@@ -56,6 +56,20 @@ class LockNotHeld(RLockError, RuntimeError):
         )
 
 
+class DuplicateTask(RLockError):
+    """The same task is queued or running under the same key, so this one was not published."""
+
+    def __init__(self, key: str, task_id: str, holder: str) -> None:
+        super().__init__(key, task_id, holder)
+        self.key, self.task_id, self.holder = key, task_id, holder
+
+    def __str__(self) -> str:
+        return (
+            f"not published: task {self.task_id} already has lock {self.key!r} ({self.holder}); wait for its "
+            'result, or choose lock_duplicate="existing" to be given it'
+        )
+
+
 class LockUnavailable(RLockError):
     """Redis did not answer, or not in time: nobody knows whether the lock is free."""
 

@@ -1,4 +1,4 @@
-"""From a task's call to its key."""
+"""From a task's call to its keys."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from typing import Any, NamedTuple
 from celery_rlock import canonical
 from celery_rlock.errors import ConfigurationError
 
-KeyOf = Callable[[tuple[Any, ...], dict[str, Any]], str]
-_Render = Callable[[dict[str, Any]], str]
+#: A call's keys, each once and sorted: everybody who takes several takes them in one order.
+KeysOf = Callable[[tuple[Any, ...], dict[str, Any]], tuple[str, ...]]
+
+OneKey = str | Callable[..., str | Iterable[str]]
+_Render = Callable[[dict[str, Any]], Iterable[str]]
 
 
-def key_of_call(task: Any, lock_key: str | Callable[..., str] | None) -> KeyOf:
-    """How `task` (its class) makes a key of a call's arguments; the same for every way to pass them."""
+def keys_of_call(task: Any, lock_key: OneKey | list[OneKey] | tuple[OneKey, ...] | None) -> KeysOf:
+    """How `task` (its class) makes keys of a call's arguments; the same for every way to pass them."""
     signature = _signature(task)
-    render = _renderer(task, lock_key, signature)
+    wanted = lock_key if isinstance(lock_key, list | tuple) else [lock_key]
+    renderers = [_renderer(task, one, signature) for one in wanted]
 
-    def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def keys_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return render(bound.arguments)
+        return tuple(sorted({key for render in renderers for key in render(bound.arguments)}))
 
-    return key_of
+    return keys_of
 
 
 def _signature(task: Any) -> inspect.Signature:
@@ -34,23 +38,25 @@ def _signature(task: Any) -> inspect.Signature:
     return signature.replace(parameters=list(signature.parameters.values())[1:])  # without self
 
 
-def _renderer(task: Any, lock_key: str | Callable[..., str] | None, signature: inspect.Signature) -> _Render:
+def _renderer(task: Any, lock_key: OneKey | None, signature: inspect.Signature) -> _Render:
     if lock_key is None:
-        return lambda arguments: _default_key(task.name, arguments)
+        return lambda arguments: [_default_key(task.name, arguments)]
     if callable(lock_key):
         return lambda arguments: _called(lock_key, arguments)
-    return _Template.parse(lock_key, task.name, signature.parameters).render
+    template = _Template.parse(lock_key, task.name, signature.parameters)
+    return lambda arguments: [template.render(arguments)]
 
 
 def _default_key(name: str, arguments: dict[str, Any]) -> str:
     return f"{name}:{canonical.digest(arguments)}" if arguments else name
 
 
-def _called(make_key: Callable[..., str], arguments: dict[str, Any]) -> str:
-    key = make_key(**arguments)
-    if not isinstance(key, str) or not key:
-        raise ConfigurationError(f"lock_key must return a non-empty str, not {key!r}")
-    return key
+def _called(make_keys: Callable[..., str | Iterable[str]], arguments: dict[str, Any]) -> list[str]:
+    made = make_keys(**arguments)
+    keys = list(made) if isinstance(made, list | tuple | set | frozenset) else [made]
+    if not keys or not all(isinstance(key, str) and key for key in keys):
+        raise ConfigurationError(f"lock_key must return a non-empty str, or several, not {made!r}")
+    return keys  # type: ignore[return-value]
 
 
 class _Field(NamedTuple):

@@ -13,7 +13,6 @@ from celery_rlock.interrupt import interruptible
 
 if TYPE_CHECKING:
     from celery_rlock.call import Call
-    from celery_rlock.core.lease import Lease
     from celery_rlock.errors import LockLost
     from celery_rlock.options import Options
 
@@ -21,17 +20,11 @@ logger = logging.getLogger("celery_rlock")
 
 
 @contextmanager
-def watched(call: Call, hold: Hold, lease: Lease, options: Options) -> Iterator[None]:
+def watched(call: Call, hold: Hold, options: Options) -> Iterator[None]:
     """Inside, the loss of the lock is told as `lock_lost` says."""
     aborting = interruptible() if options.lost == "abort" else nullcontext(None)
-    with aborting as abort:
-        tell = _teller(call, hold, options, abort)
-        lease.on_lost.append(tell)
-        try:
-            yield
-        finally:
-            lease.check_deadline()  # nobody may have looked while a long call kept the process busy
-            lease.on_lost.remove(tell)
+    with aborting as abort, hold.watched(_teller(call, hold, options, abort)):
+        yield
 
 
 def _teller(

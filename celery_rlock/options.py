@@ -6,7 +6,7 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from celery_rlock.errors import ConfigurationError
@@ -16,16 +16,19 @@ Check = Callable[[Any], bool]
 BUSY_ACTIONS = ("retry", "skip", "fail", "reject")
 UNAVAILABLE_ACTIONS = ("retry", "fail", "run")
 LOST_ACTIONS = ("warn", "abort")
-RELEASE_POINTS = ("return", "postrun")
+SOURCES = ("run", "publish")
+RELEASE_POINTS = ("start", "return", "postrun")
+DUPLICATE_ACTIONS = ("existing", "raise")
 
 
 @dataclass(frozen=True)
 class Options:
     """One task's options, resolved: the task's own, else the app's `rlock_…` setting, else these."""
 
-    key: str | Callable[..., str] | None = None
+    key: str | Callable[..., Any] | list[Any] | tuple[Any, ...] | None = None
     ttl: float = 30
     max_hold: float | None = None
+    hold_at_least: float = 0
     wait: float = 0
     busy: str | Callable[..., str] = "retry"
     backoff: float = 0.5
@@ -34,10 +37,23 @@ class Options:
     max_attempts: int | None = None
     unavailable: str = "retry"
     lost: str | Callable[..., object] = "warn"
+    from_: str = "run"
     until: str = "return"
+    queue_ttl: float = 3600
+    duplicate: str = "existing"
+
+    def changed(self, changes: Mapping[str, Any]) -> Options:
+        """With `changes`, named as the user names them, in place of some."""
+        options = replace(self, **{f"{name}_" if name == "from" else name: changes[name] for name in changes})
+        if options.until == "start" and options.from_ != "publish":
+            raise ConfigurationError(
+                'lock_until="start" frees what was taken at publish: set lock_from="publish"'
+            )
+        return options
 
 
-NAMES = tuple(field.name for field in fields(Options))
+#: As the user names them, after `lock_` or `rlock_`.
+NAMES = tuple(field.name.rstrip("_") for field in fields(Options))
 
 #: Settings in app.conf that are not defaults of an option.
 SETTINGS = ("url", "prefix", "client", "enabled", "reaper")
@@ -52,7 +68,21 @@ def resolve(task: type, conf: Mapping[str, Any]) -> Options:
         if source:
             _check(name, value, source)
             values[name] = value
-    return Options(**values)
+    return Options().changed(values)
+
+
+def for_one_call(task: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a single call chooses, `{"busy": "skip"}` of `lock_busy="skip"`, if it can travel in a message."""
+    unknown = _unknown(values, "lock_", [f"lock_{name}" for name in NAMES])
+    if unknown:
+        raise ConfigurationError("; ".join(unknown))
+    chosen = {name.removeprefix("lock_"): value for name, value in values.items()}
+    for name, value in chosen.items():
+        source = f"lock_{name} of a call of {task}"
+        _check(name, value, source)
+        if callable(value) or (isinstance(value, list | tuple) and any(map(callable, value))):
+            raise ConfigurationError(f"{source} cannot be a callable: it travels in the message")
+    return chosen
 
 
 def unknown_settings(conf: Mapping[str, Any]) -> list[str]:
@@ -130,13 +160,21 @@ def _one_of_or_callable(*choices: str) -> tuple[Check, str]:
     return lambda value: callable(value) or check(value), f"{wanted}, or a callable"
 
 
+def _is_key(value: Any) -> bool:
+    return callable(value) or (isinstance(value, str) and value != "")
+
+
+def _is_key_or_keys(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_is_key, value))
+    return value is None or _is_key(value)
+
+
 _CHECKS: dict[str, tuple[Check, str]] = {
-    "key": (
-        lambda value: value is None or callable(value) or (isinstance(value, str) and value != ""),
-        "a template over argument names or a callable",
-    ),
+    "key": (_is_key_or_keys, "a template over argument names, a callable, or a list of these"),
     "ttl": (_positive, "a number of seconds above 0"),
     "max_hold": (_positive_or_none, "a number of seconds above 0, or None"),
+    "hold_at_least": (_not_negative, "a number of seconds, 0 or more"),
     "wait": (_not_negative, "a number of seconds, 0 or more"),
     "busy": _one_of_or_callable(*BUSY_ACTIONS),
     "backoff": (_positive, "a number of seconds above 0"),
@@ -145,5 +183,8 @@ _CHECKS: dict[str, tuple[Check, str]] = {
     "max_attempts": (_count_or_none, "a whole number above 0, or None"),
     "unavailable": _one_of(*UNAVAILABLE_ACTIONS),
     "lost": _one_of_or_callable(*LOST_ACTIONS),
+    "from": _one_of(*SOURCES),
     "until": _one_of(*RELEASE_POINTS),
+    "queue_ttl": (_positive, "a number of seconds above 0"),
+    "duplicate": _one_of(*DUPLICATE_ACTIONS),
 }

@@ -9,29 +9,38 @@ from celery.exceptions import Reject
 
 from celery_rlock import backoff, redelivery, signals
 from celery_rlock.call import Call
+from celery_rlock.core.replies import Busy
 from celery_rlock.errors import ConfigurationError, LockBusy, LockUnavailable
 from celery_rlock.options import BUSY_ACTIONS, Options
 from celery_rlock.skip import skip
-from celery_rlock.waiter import BUSY_ATTEMPTS, COPY_ATTEMPTS, SINCE, UNAVAILABLE_ATTEMPTS, schedule_again
+from celery_rlock.waiter import (
+    BUSY_ATTEMPTS,
+    COPY_ATTEMPTS,
+    SINCE,
+    UNAVAILABLE_ATTEMPTS,
+    WAITS_FOR,
+    schedule_again,
+)
 
 logger = logging.getLogger("celery_rlock")
 
 
-def on_busy(call: Call, options: Options, busy: LockBusy, since: str) -> NoReturn:
+def on_busy(call: Call, options: Options, busy: Busy) -> NoReturn:
     """End this attempt as `lock_busy` says; a copy of the holder's own message waits, whatever it says."""
+    error = LockBusy(busy.name.key, busy.holder, busy.lease_left)
     if redelivery.is_held_by_copy(call, busy):
-        _log(logging.INFO, call, "is delivered again, and waits", busy)
-        _wait(call, options, busy, COPY_ATTEMPTS, since, store=False)
-    action = _busy_action(call, options, busy)
-    _log(logging.INFO, call, action, busy)
-    signals.lock_busy.send(sender=call.task, error=busy, action=action)
+        _log(logging.INFO, call, "is delivered again, and waits", error)
+        _wait(call, options, busy, error, COPY_ATTEMPTS, store=False)
+    action = _busy_action(call, options, error)
+    _log(logging.INFO, call, action, error)
+    signals.lock_busy.send(sender=call.task, error=error, action=action)
     if action == "retry":
-        _wait(call, options, busy, BUSY_ATTEMPTS, since)
+        _wait(call, options, busy, error, BUSY_ATTEMPTS)
     if action == "skip":
-        skip(call, busy)
+        skip(call, error)
     if action == "reject":
-        raise Reject(busy, requeue=False)
-    raise busy
+        raise Reject(error, requeue=False)
+    raise error
 
 
 def on_unavailable(call: Call, options: Options, error: LockUnavailable) -> None:
@@ -47,12 +56,13 @@ def on_unavailable(call: Call, options: Options, error: LockUnavailable) -> None
 
 
 def _wait(
-    call: Call, options: Options, busy: LockBusy, counter: str, since: str, *, store: bool = True
+    call: Call, options: Options, busy: Busy, error: LockBusy, counter: str, *, store: bool = True
 ) -> NoReturn:
     """Be scheduled again; the backoff is for the case that nobody wakes the waiter before."""
     attempts = call.attempts(counter)
-    headers = {counter: attempts + 1, SINCE: call.request.get(SINCE) or since}
-    schedule_again(call, busy, backoff.delay(options, attempts, busy.lease_left), headers, store=store)
+    since = call.header(SINCE) or busy.since
+    headers = {counter: attempts + 1, SINCE: since, WAITS_FOR: busy.name.lock}
+    schedule_again(call, error, backoff.delay(options, attempts, busy.lease_left), headers, store=store)
 
 
 def _busy_action(call: Call, options: Options, busy: LockBusy) -> str:

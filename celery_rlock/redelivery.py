@@ -14,8 +14,8 @@ from celery import states
 from celery.exceptions import Ignore
 
 from celery_rlock.call import Call
-from celery_rlock.core.lease import Lease
-from celery_rlock.errors import LockBusy
+from celery_rlock.core.replies import Busy
+from celery_rlock.hold import Hold
 from celery_rlock.waiter import ATTEMPTS, COPY_ATTEMPTS
 
 if TYPE_CHECKING:
@@ -23,21 +23,20 @@ if TYPE_CHECKING:
 
 _VISIBILITY_TIMEOUT = 3600.0  # kombu's default
 _SHORTEST_WAIT = 0.5
-_ENDED = 2
 
 
 class Dropped(Ignore):
     """Tells the worker that this copy is not needed: its task has ended."""
 
 
-def is_held_by_copy(call: Call, busy: LockBusy) -> bool:
+def is_held_by_copy(call: Call, busy: Busy) -> bool:
     """Whether the lock is held by another delivery of the same task."""
-    return call.by_message and busy.holder.endswith(f":{call.request.id}")
+    return call.by_message and busy.task_id == call.request.id
 
 
-def drop_if_ended(call: Call, lease: Lease) -> None:
+def drop_if_ended(call: Call, hold: Hold) -> None:
     """A copy that has got the lock asks whether its task has ended meanwhile. If not, its own end is told."""
-    if _may_be_copy(call) and lease.scripts.copy(lease.name, call.request.id, call.request.retries) == _ENDED:
+    if _may_be_copy(call) and hold.has_ended(call.request.retries):
         raise Dropped(f"task {call.request.id} has ended in an earlier delivery")
 
 

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from celery import states
 from celery.signals import task_postrun
 
-from celery_rlock import redelivery
+from celery_rlock import redelivery, settings
 from celery_rlock.call import Call, call_of
 from celery_rlock.errors import LockUnavailable
 from celery_rlock.hold import Hold
+from celery_rlock.publish import free_queued
 from celery_rlock.signals import lock_released, run_ended
 
 logger = logging.getLogger("celery_rlock")
@@ -25,9 +27,12 @@ logger = logging.getLogger("celery_rlock")
 def release_lock(sender: Any, signal: Any, call: Call | None = None, **fields: Any) -> None:
     if signal is task_postrun:
         stack = getattr(sender, "request_stack", None)
-        call = call_of(stack.top) if stack is not None and stack.top is not None else None
+        request = stack.top if stack is not None else None
+        call = call_of(request) if request is not None else None
         if call is not None:
             _end(call, fields.get("state"), fields.get("retval"))
+        elif request is not None:
+            _end_without_run(sender, request, fields.get("state"))
     elif call is not None and call.hold is not None and not call.hold.until_postrun:
         _release(sender, call.hold, partial(_leave_early, call, call.hold))
 
@@ -45,6 +50,18 @@ def _end(call: Call, state: str | None, result: object) -> None:
         finished = call.by_message and redelivery.has_ended(state, result)
         _release(call.task, lock, partial(lock.finish, call.request.retries) if finished else lock.leave)
     _release_left_over(call)
+
+
+def _end_without_run(task: Any, request: Any, state: str | None) -> None:
+    """It failed before its `run()`, as in `before_start`: nothing is held but what it took at publish."""
+    plan = getattr(task, "_lock_plan", None)
+    if plan is None or request.called_directly or state in {None, states.RETRY}:
+        return
+    plan = plan.for_headers(request.get)
+    if plan.options.from_ == "publish":
+        scripts = settings.server(task.app)
+        names = [scripts.name(key) for key in plan.keys_of(tuple(request.args or ()), request.kwargs or {})]
+        free_queued(scripts, names, request.id)
 
 
 def _release(task: Any, lock: Hold, leave: Callable[[], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject
@@ -22,7 +23,18 @@ ATTEMPTS = (BUSY_ATTEMPTS, UNAVAILABLE_ATTEMPTS, COPY_ATTEMPTS)
 #: Header: when its task found the lock busy first, by the server's clock; its place among the waiters.
 SINCE = "rlock_since"
 
+#: Header: the lock that it waits for, as it is called in Redis.
+WAITS_FOR = "rlock_waits_for"
+
+#: What a waiter carries, and its run does not.
+WAITER_HEADERS = (*ATTEMPTS, SINCE, WAITS_FOR)
+
 _LONGEST_PAUSE = 5.0
+
+
+def is_waiter(headers: Mapping[str, Any]) -> bool:
+    """Whether a message with these headers is one that was scheduled again."""
+    return any(headers.get(header) for header in ATTEMPTS)
 
 
 class Waiting(Ignore):

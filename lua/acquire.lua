@@ -6,13 +6,16 @@
 -- ARGV[3] depth   the depth the owner wants to be at: 1 takes the lock, more enters again
 -- ARGV[4] ttl     lease in milliseconds; a longer lease that is already there is kept
 -- ARGV[5] task    what the lock is for, shown to people
+-- What queued:task-id holds since it was published is this task's own to take over.
 -- A holder of the same task id is told that a copy of its message was delivered, see lua/copy.lua.
--- returns {1, token} taken · {0, lease left in ms, owner, worker, the time in µs} busy · {-1} not held to enter again
+-- returns {1, token} taken · {0, lease left in ms, owner, worker, task, the time in µs} busy · {-1} not held to enter again
 local function now()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
 end
 
+local id = string.match(ARGV[1], ':(.*)')
+local last = 0
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   if field == ARGV[1] then
     redis.call('HSET', KEYS[1], field, ARGV[3])
@@ -20,12 +23,16 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
       redis.call('PEXPIRE', KEYS[1], ARGV[4])
     end
     return {1, redis.call('HGET', KEYS[1], '@token')}
+  elseif field == 'queued:' .. id and ARGV[3] == '1' then
+    last = tonumber(redis.call('HGET', KEYS[1], '@token'))
+    redis.call('DEL', KEYS[1])
+    break
   elseif string.sub(field, 1, 1) ~= '@' then
-    if string.match(field, ':(.*)') == string.match(ARGV[1], ':(.*)') then
+    if string.match(field, ':(.*)') == id then
       redis.call('HSET', KEYS[1], '@copy', 1)
     end
-    local worker = redis.call('HGET', KEYS[1], '@worker')
-    return {0, redis.call('PTTL', KEYS[1]), field, worker, string.format('%.0f', now())}
+    local shown = redis.call('HMGET', KEYS[1], '@worker', '@task')
+    return {0, redis.call('PTTL', KEYS[1]), field, shown[1], shown[2], string.format('%.0f', now())}
   end
 end
 
@@ -35,7 +42,7 @@ end
 
 -- The floor is the server's clock, so a token that Redis forgot is still behind the next one.
 local time = now()
-local last = tonumber(redis.call('GETDEL', KEYS[2]) or '0')
+last = math.max(last, tonumber(redis.call('GETDEL', KEYS[2]) or '0'))
 local token = string.format('%.0f', math.max(time, last + 1))
 if last >= time then
   -- The clock went back: remember the token until it has caught up.

@@ -6,7 +6,8 @@
 -- ARGV[2] since   when it found the lock busy (acquire.lua said so); empty: now
 -- ARGV[3] keep    how long its place is kept unless it asks again, in milliseconds
 -- ARGV[4] trust   how long one who was woken may take to come, in milliseconds
--- returns 0 free, and nobody was woken: the asker is to wake the first · else in how many milliseconds to ask again
+-- returns 0 free, and nobody was woken: the asker is to wake the first · -1 it is the asker's own, since it was
+-- published · else in how many milliseconds to ask again
 local since = ARGV[2]
 if since == '' then
   local time = redis.call('TIME')
@@ -15,6 +16,10 @@ end
 redis.call('ZADD', KEYS[2], 'NX', since, ARGV[1])
 if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[3]) then
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
+end
+
+if redis.call('HEXISTS', KEYS[1], 'queued:' .. string.match(ARGV[1], '^[^:]*:[^:]*:(.*)')) == 1 then
+  return -1
 end
 
 -- Held until then, or free and somebody is on the way.

@@ -12,7 +12,8 @@ from contextvars import ContextVar
 
 from celery_rlock.core.lease import Lease
 from celery_rlock.core.name import Name, Owner
-from celery_rlock.core.scripts import Busy, Scripts
+from celery_rlock.core.replies import Busy, Heir
+from celery_rlock.core.scripts import Scripts
 
 
 class Execution:
@@ -39,13 +40,13 @@ class Execution:
                 if lease.depth == 0:
                     self._leases.pop(place, None)
 
-    def leave(self, lease: Lease, depth: int, *, early: bool = False) -> None:
+    def leave(self, lease: Lease, depth: int, *, early: bool = False, heir: Heir | None = None) -> None:
         """Bring the lease back to `depth`."""
-        self._change(lease, lambda: lease.leave(depth, early=early))
+        self._change(lease, lambda: lease.leave(depth, early=early, heir=heir))
 
-    def finish(self, lease: Lease, retries: int) -> None:
+    def finish(self, lease: Lease, retries: int, heir: Heir | None = None) -> None:
         """Free the lease of a task that has ended."""
-        self._change(lease, lambda: lease.finish(retries))
+        self._change(lease, lambda: lease.finish(retries, heir))
 
     def _change(self, lease: Lease, change: Callable[[], None]) -> None:
         if self.pid != os.getpid():

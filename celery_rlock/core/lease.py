@@ -11,7 +11,8 @@ from time import monotonic
 
 from celery_rlock.core.name import Name, Owner
 from celery_rlock.core.renewal import renewer
-from celery_rlock.core.scripts import Busy, Scripts, Taken
+from celery_rlock.core.replies import Busy, Heir, Taken
+from celery_rlock.core.scripts import Scripts
 from celery_rlock.errors import LockLost, LockUnavailable
 
 logger = logging.getLogger("celery_rlock")
@@ -64,19 +65,20 @@ class Lease:
             return reply
         raise self.lose("it was gone from Redis when it was entered again")
 
-    def leave(self, depth: int, *, early: bool = False) -> None:
-        """Go back to `depth`; the lock is freed at 0. Nothing happens when we are not deeper.
+    def leave(self, depth: int, *, early: bool = False, heir: Heir | None = None) -> None:
+        """Go back to `depth`; at 0 the lock is freed, or the heir's. Nothing happens when we are not deeper.
 
         With `early` it stays held when a copy of the task's message was delivered: until `finish`.
         Raises LockUnavailable when Redis could not be told: then the lease ends it.
         """
         if self.depth > depth:
-            self._leave(depth, partial(self.scripts.release, self.name, self.owner, depth, early=early))
+            release = partial(self.scripts.release, self.name, self.owner, depth, early=early, heir=heir)
+            self._leave(depth, release)
 
-    def finish(self, retries: int) -> None:
+    def finish(self, retries: int, heir: Heir | None = None) -> None:
         """Free the lock of a task that has ended, and tell the copies of its message."""
         if self.depth > 0:
-            self._leave(0, partial(self.scripts.finish, self.name, self.owner, retries))
+            self._leave(0, partial(self.scripts.finish, self.name, self.owner, retries, heir))
 
     def extend(self, seconds: float) -> None:
         """Let the lease last at least `seconds` from now; renewal goes on as before."""

@@ -13,7 +13,8 @@ from weakref import WeakKeyDictionary
 import redis
 
 from celery_rlock.core.name import Name, Owner
-from celery_rlock.core.scripts import Place, Scripts, text
+from celery_rlock.core.replies import Place
+from celery_rlock.core.scripts import Scripts, text
 
 logger = logging.getLogger("celery_rlock")
 

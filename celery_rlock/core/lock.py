@@ -43,7 +43,7 @@ class RLock:
             raise ValueError("timeout value must be a non-negative number")
         execution, lease = self._mine()
         bound = (math.inf if timeout == -1 else timeout) if blocking else 0
-        return wait(lambda: execution.enter(lease, self.ttl), lease, bound) is None
+        return wait(lambda: execution.enter(lease, self.ttl), self._scripts, execution.owner, bound) is None
 
     def release(self) -> None:
         """Leave once; the outermost release frees the lock.

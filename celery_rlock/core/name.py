@@ -42,6 +42,11 @@ class Name(NamedTuple):
         return f"{self.lock}:done:{task_id}:{retries}"
 
 
+#: Deliveries that are none: a task that was published but did not start yet, and the rest of one that ended.
+QUEUED = "queued"
+RESTING = "rest"
+
+
 class Owner(NamedTuple):
     """Who holds a lock: `worker/delivery:task-id`. The delivery makes each owner another one."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -12,6 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_rlock.core.name import DEFAULT_PREFIX, Name, Owner
+from celery_rlock.core.replies import Busy, Gone, Heir, Place, Taken
 from celery_rlock.core.script import Script
 from celery_rlock.errors import ConfigurationError, LockUnavailable
 
@@ -27,30 +28,6 @@ WOKEN_TRUST_MS = 1_000
 _NOBODY = ""
 
 _ANY_SILENCE = (RedisConnectionError, RedisTimeoutError)
-
-
-class Taken(NamedTuple):
-    token: int
-
-
-class Busy(NamedTuple):
-    lease_left: float
-    holder: str  # worker/delivery:task-id
-    since: str = ""  # the server's time, in microseconds
-
-
-class Place(NamedTuple):
-    """A place among those who wait for a lock."""
-
-    name: Name
-    waiter: str  # listener:delivery:task-id
-    since: str
-    keep: float
-
-
-class Gone(NamedTuple):
-    """The owner wanted to enter again what it does not hold any more."""
-
 
 _ACQUIRE, _RELEASE, _RENEW, _COPY, _WAIT = map(Script.load, ("acquire", "release", "renew", "copy", "wait"))
 
@@ -75,27 +52,30 @@ class Scripts:
         if status == 1:
             return Taken(int(rest[0]))
         if status == 0:
-            left, field, worker, since = rest
-            return Busy(max(0, left) / 1000, f"{text(worker)}/{text(field)}", text(since))
+            left, (field, worker, held_for, since) = rest[0], map(text, rest[1:])
+            holder, task_id = f"{worker}/{field}", field.partition(":")[2]
+            return Busy(max(0, left) / 1000, holder, name, task_id, held_for, since)
         return Gone()
 
-    def release(self, name: Name, owner: Owner, depth: int, *, early: bool = False) -> int:
+    def release(
+        self, name: Name, owner: Owner, depth: int, *, early: bool = False, heir: Heir | None = None
+    ) -> int:
         """1: done; 0: the key was gone; -1: somebody else holds it.
 
         With `early`, 2: a copy of the owner's message was delivered, so it still holds the lock, to `finish`.
         """
-        return self._leave(name, owner.field, depth, early=early)
+        return self._leave(name, owner.field, depth, early=early, heir=heir)
 
-    def finish(self, name: Name, owner: Owner, retries: int) -> int:
+    def finish(self, name: Name, owner: Owner, retries: int, heir: Heir | None = None) -> int:
         """Free the lock of a task that has ended and tell the copies of its message. Answers as `release`."""
-        return self._leave(name, owner.field, 0, done=(name.done(owner.task_id, retries),))
+        return self._leave(name, owner.field, 0, done=(name.done(owner.task_id, retries),), heir=heir)
 
     def wake(self, name: Name) -> None:
         """If the lock is free it is the first waiter's turn."""
         self._leave(name, _NOBODY, 0)
 
     def wait(self, places: Iterable[Place]) -> list[float | Exception]:
-        """Take these places, or ask from them: when to ask again, in seconds, unless one is told before.
+        """Take these places, or ask from them: in how many seconds to ask again unless told before; 0: come.
 
         Where the lock is free and nobody is on the way to take it, the first waiter is woken.
         """
@@ -108,10 +88,7 @@ class Scripts:
         for name in {place.name for place, answer in zip(places, answers, strict=True) if answer == 0}:
             with suppress(LockUnavailable):
                 self.wake(name)
-        return [
-            answer if isinstance(answer, Exception) else (answer or WOKEN_TRUST_MS) / 1000
-            for answer in answers
-        ]
+        return [answer if isinstance(answer, Exception) else _quiet(answer) for answer in answers]
 
     def give_up(self, place: Place) -> None:
         """Give up a place. If its turn had come, it is the next one's."""
@@ -139,10 +116,21 @@ class Scripts:
             return bool(self.client.hexists(name.lock, owner.field))
 
     def _leave(
-        self, name: Name, owner: str, depth: int, *, early: bool = False, done: tuple[str, ...] = ()
+        self,
+        name: Name,
+        owner: str,
+        depth: int,
+        *,
+        early: bool = False,
+        done: tuple[str, ...] = (),
+        heir: Heir | None = None,
     ) -> int:
         keys = (name.lock, name.token, name.waiters, name.woken, *done)
-        args = (owner, depth, TOKEN_MEMORY_MS, int(early), self.channels, WOKEN_TRUST_MS, DONE_MEMORY_MS)
+        memory = (TOKEN_MEMORY_MS, int(early), self.channels, WOKEN_TRUST_MS, DONE_MEMORY_MS)
+        inherits = ("", 0)
+        if heir is not None:
+            inherits = (f"{heir.delivery}:{owner.partition(':')[2]}", _ms(heir.seconds))
+        args = (owner, depth, *memory, *inherits)
         return int(self._run(_RELEASE, name, keys, args, again=_ANY_SILENCE))
 
     def _run(
@@ -171,6 +159,10 @@ def _explaining(name: Name) -> Iterator[None]:
                 "another lock_key or rlock_prefix"
             ) from error
         raise LockUnavailable(name.key, f"{type(error).__name__}: {error}") from error
+
+
+def _quiet(answer: int) -> float:
+    return max(0, answer or WOKEN_TRUST_MS) / 1000
 
 
 def _ms(seconds: float) -> int:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from celery_rlock.core.name import Name, Owner
-from celery_rlock.core.scripts import Scripts, Taken
+from celery_rlock.core.replies import Taken
+from celery_rlock.core.scripts import Scripts
 
 
 class SwitchedOff(Scripts):

@@ -11,9 +11,10 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from celery_rlock.core.lease import Lease
 from celery_rlock.core.listener import Ears, listener_of
-from celery_rlock.core.scripts import Busy
+from celery_rlock.core.name import Name, Owner
+from celery_rlock.core.replies import Busy
+from celery_rlock.core.scripts import Scripts
 from celery_rlock.errors import LockUnavailable
 
 if TYPE_CHECKING:
@@ -31,28 +32,29 @@ _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
 
 
-def wait(attempt: Attempt, lease: Lease, timeout: float) -> Busy | None:
+def wait(attempt: Attempt, scripts: Scripts, owner: Owner, timeout: float) -> Busy | None:
     """Attempt until it is not busy or the time is over; the last answer."""
-    busy = attempt()
-    if busy is None or timeout <= 0:
-        return busy
     end = monotonic() + timeout
-    with _Turn(lease, busy.since) as turn:
-        while busy is not None and (left := end - monotonic()) > 0:
-            turn.wait(left)
-            busy = attempt()
-        turn.taken = busy is None
+    busy = attempt()
+    since = busy.since if busy is not None else ""
+    while busy is not None and monotonic() < end:
+        name = busy.name  # one of several keys, perhaps another one the next time
+        with _Turn(scripts, name, owner, since) as turn:
+            while busy is not None and busy.name == name and (left := end - monotonic()) > 0:
+                turn.wait(left)
+                busy = attempt()
+            turn.taken = busy is None or busy.name != name
     return busy
 
 
-def patient(attempt: Attempt) -> Attempt:
+def patient(attempt: Attempt, scripts: Scripts) -> Attempt:
     """The same attempt, for which a server that does not answer is as good as a busy lock."""
 
     def attempt_or_busy() -> Busy | None:
         try:
             return attempt()
         except LockUnavailable as error:
-            return Busy(math.inf, f"nobody knows: {error.reason}")
+            return Busy(math.inf, f"nobody knows: {error.reason}", scripts.name(error.key))
 
     return attempt_or_busy
 
@@ -60,11 +62,11 @@ def patient(attempt: Attempt) -> Attempt:
 class _Turn:
     """A place among the waiters, for as long as the `with` lasts."""
 
-    def __init__(self, lease: Lease, since: str) -> None:
+    def __init__(self, scripts: Scripts, name: Name, owner: Owner, since: str) -> None:
         self.taken = False
-        self._scripts = lease.scripts
-        self._listener = listener_of(lease.scripts)
-        self._place = self._listener.place(lease.name, lease.owner, since, _KEEP_PLACE)
+        self._scripts = scripts
+        self._listener = listener_of(scripts)
+        self._place = self._listener.place(name, owner, since, _KEEP_PLACE)
         self._has_place = False
         self._may_have_come = threading.Event()
         self._ears = Ears(self._has_come, lambda: None, self._may_have_come.set)

@@ -12,11 +12,13 @@ from celery_rlock import settings
 from celery_rlock.call import DELIVERY, RECEIVED
 from celery_rlock.core.execution import new_delivery
 from celery_rlock.core.name import Name, Owner
+from celery_rlock.plan import Plan
+from celery_rlock.publish import free_queued
 from celery_rlock.skip import Skipped
-from celery_rlock.waiter import Waiting
+from celery_rlock.waiter import Waiting, is_waiter
 from celery_rlock.worker.children import is_child, is_gone
 from celery_rlock.worker.errands import errands
-from celery_rlock.worker.waiter import Waiter, is_waiter
+from celery_rlock.worker.waiter import Waiter
 from celery_rlock.worker.waking import waker
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ class LockedRequestMixin(_Request):
         super()._announce_revoked(*args, **kwargs)  # type: ignore[misc]
         if self._rlock_waiter is not None:
             self._rlock_waiter.leave()
+        errands.add(f"free what {self.id} had since it was published", self._rlock_free_queued)
 
     def announce_copy(self) -> None:
         """This message was delivered twice, or will be: let the run that holds the lock tell its end."""
@@ -108,24 +111,31 @@ class LockedRequestMixin(_Request):
             errands.add(f"release the lock of {self.id}", self._rlock_release, lambda: is_gone(pid))
 
     def _rlock_release(self) -> None:
-        name = self.rlock_name()
-        if name is not None:
-            settings.server(self._app).release(name, self.rlock_owner, 0)
+        scripts = settings.server(self._app)
+        for name in self.rlock_names():
+            scripts.release(name, self.rlock_owner, 0)
+        self._rlock_free_queued()
+
+    def _rlock_free_queued(self) -> None:
+        """What it has had since it was published; it will not start any more."""
+        if self.rlock_plan.options.from_ == "publish":
+            free_queued(settings.server(self._app), self.rlock_names(), self.id)
 
     def _rlock_announce_copy(self) -> None:
-        name = self.rlock_name()
-        if name is not None:
-            settings.server(self._app).copy(name, self.id, self._context.retries)
+        settings.server(self._app).copy(self.rlock_names()[0], self.id, self._context.retries)
 
     @property
     def rlock_owner(self) -> Owner:
         return Owner(self.hostname, self._rlock_delivery, self.id)
 
-    def rlock_name(self) -> Name | None:
-        plan = getattr(self.task, "_lock_plan", None)
-        if plan is None:
-            return None
-        return settings.server(self._app).name(plan[1](tuple(self.args), self.kwargs))
+    @property
+    def rlock_plan(self) -> Plan:
+        plan: Plan = self.task._lock_plan  # type: ignore[attr-defined]  # noqa: SLF001
+        return plan.for_headers(self._request_dict.get)
+
+    def rlock_names(self) -> list[Name]:
+        scripts = settings.server(self._app)
+        return [scripts.name(key) for key in self.rlock_plan.keys_of(tuple(self.args), self.kwargs)]
 
 
 class LockedRequest(LockedRequestMixin, Request):

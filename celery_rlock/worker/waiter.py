@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from celery_rlock import backoff, redelivery
+from celery_rlock.core.name import Name
 from celery_rlock.core.scripts import WOKEN_TRUST_MS
-from celery_rlock.waiter import ATTEMPTS, BUSY_ATTEMPTS, SINCE
+from celery_rlock.waiter import ATTEMPTS, BUSY_ATTEMPTS, SINCE, WAITS_FOR
 
 if TYPE_CHECKING:
     from celery_rlock.core.listener import Listener
-    from celery_rlock.core.scripts import Place
+    from celery_rlock.core.replies import Place
     from celery_rlock.options import Options
     from celery_rlock.worker.waker import Waker
 
@@ -24,10 +25,6 @@ _LONGEST_STAY = 600.0
 _LONGEST_SILENCE = 5.0
 _KEEP_PLACE = 60.0
 _MARGIN = 0.05
-
-
-def is_waiter(headers: dict[str, Any]) -> bool:
-    return any(headers.get(header) for header in ATTEMPTS)
 
 
 class Waiter:
@@ -44,7 +41,7 @@ class Waiter:
         self.request, self._waker = request, waker
         self.place: Place | None = None
         self.is_over = False
-        self._options: Options = request.task._lock_plan[0]  # noqa: SLF001
+        self._options: Options = request.rlock_plan.options
         self._counter = next(header for header in ATTEMPTS if request.request_dict.get(header))
         self._attempts = int(request.request_dict[self._counter])
         self._stay_until = monotonic() + min(_LONGEST_STAY, redelivery.visibility_timeout(request.app) / 4)
@@ -57,17 +54,21 @@ class Waiter:
         entry.fun, entry.args, entry.kwargs = self._look, (request,), {}
 
     def take_place(self, listener: Listener) -> Place:
-        """Computes the key, which may be the user's code, off the event loop."""
+        """May compute the key, which is the user's code: off the event loop."""
         if self.place is None:
             since = str(self.request.request_dict.get(SINCE) or "")
             keep = self._options.backoff_max + _KEEP_PLACE
-            self.place = listener.place(self.request.rlock_name(), self.request.rlock_owner, since, keep)
+            lock = self.request.request_dict.get(WAITS_FOR)
+            name = Name.around(lock, lock) if lock else self.request.rlock_names()[0]
+            self.place = listener.place(name, self.request.rlock_owner, since, keep)
         return self.place
 
     def on_answer(self, quiet: float) -> None:
-        """Unless we are told, nothing happens to the lock for so long."""
+        """Unless we are told, nothing happens to the lock for so long. 0: it is ours."""
         self._asked = None
-        if self._waits:
+        if quiet == 0:
+            self.on_turn()
+        elif self._waits:
             self._quiet_until = monotonic() + quiet
             if self._next_look is not None and self._quiet_until < self._next_look:
                 self._look_at(self._quiet_until)

@@ -271,3 +271,36 @@ def waiting_then_again(self, name):
 @task(lock_key="{name}", lock_wait=1, acks_late=True)
 def waiting_then_again_late(self, name):
     return self.span(name)
+
+
+@task(lock_key=["account:{source}", "account:{target}"])
+def transfer(self, source, target, seconds=0.0):
+    for account in sorted({source, target}):
+        record(account, event="start", id=self.request.id, tokens=self.lock.tokens)
+    busy_for(seconds)
+    for account in sorted({source, target}):
+        record(account, event="end", id=self.request.id)
+    return {"keys": list(self.lock.keys), "tokens": self.lock.tokens, "held": self.lock.held}
+
+
+@task(lock_key="{name}", lock_hold_at_least=2, lock_busy="skip")
+def at_least(self, name):
+    return self.span(name)
+
+
+@task(lock_key="{name}", lock_from="publish")
+def once(self, name, seconds=0.0, retry=None):
+    fields = self.span(name, seconds)
+    if retry is not None and self.request.retries < 2:
+        raise self.retry(countdown=retry)
+    return fields
+
+
+@task(lock_key="{name}", lock_from="publish", lock_until="start")
+def once_in_queue(self, name, seconds=0.0):
+    return self.span(name, seconds)
+
+
+@task(lock_key="{name}", lock_from="publish", lock_duplicate="raise")
+def once_or_raise(self, name, seconds=0.0):
+    return self.span(name, seconds)

@@ -21,9 +21,9 @@ class Verbs:
     def acquire(self, owner, depth=1, ttl=5000, task="t", worker="w"):
         return self._eval("acquire", (LOCK, TOKEN), owner, worker, depth, ttl, task)
 
-    def release(self, owner, depth=0, early=0, done=(), trust=1000):
+    def release(self, owner, depth=0, early=0, done=(), heir="", lease=0):
         keys = (LOCK, TOKEN, WAITERS, WOKEN, *done)
-        return self._eval("release", keys, owner, depth, 60000, early, CHANNEL, trust, 9000)
+        return self._eval("release", keys, owner, depth, 60000, early, CHANNEL, 1000, 9000, heir, lease)
 
     def finish(self, owner):
         return self.release(owner, done=(DONE,))

@@ -15,13 +15,18 @@ from kombu.serialization import dumps, loads
 
 from celery_rlock import ConfigurationError, LockedTask
 from celery_rlock.canonical import digest
-from celery_rlock.key import key_of_call
+from celery_rlock.key import keys_of_call
 
 
 def key_maker(run, lock_key=None, *, bind=False):
     task = type("f", (), {"name": "proj.f", "run": run if bind else staticmethod(run)})
-    make = key_of_call(task, lock_key)
-    return lambda *args, **kwargs: make(args, kwargs)
+    make = keys_of_call(task, lock_key)
+
+    def key(*args, **kwargs):
+        (only,) = make(args, kwargs)
+        return only
+
+    return key
 
 
 def f(a, b=2, *rest, c=3, **more):

@@ -21,7 +21,7 @@ def define(app=None, **options):
 
 
 def options_of(task):
-    return type(task)._lock_plan[0]
+    return type(task)._lock_plan.options
 
 
 def test_the_defaults_are_the_contracts():
@@ -29,6 +29,7 @@ def test_the_defaults_are_the_contracts():
         key=None,
         ttl=30,
         max_hold=None,
+        hold_at_least=0,
         wait=0,
         busy="retry",
         backoff=0.5,
@@ -37,7 +38,10 @@ def test_the_defaults_are_the_contracts():
         max_attempts=None,
         unavailable="retry",
         lost="warn",
+        from_="run",
         until="return",
+        queue_ttl=3600,
+        duplicate="existing",
     )
 
 
@@ -108,9 +112,15 @@ BAD = [
     ("max_attempts", True),
     ("unavailable", "skip"),
     ("lost", "ignore"),
-    ("until", "start"),
+    ("hold_at_least", -1),
+    ("from", "send"),
+    ("until", "end"),
+    ("queue_ttl", 0),
+    ("duplicate", "drop"),
     ("key", ""),
     ("key", 7),
+    ("key", []),
+    ("key", ["account:{account_id}", None]),
 ]
 
 

@@ -1,0 +1,130 @@
+"""`lock_from="publish"`: a task takes its keys when it is published, so that it is queued once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_rlock import settings
+from celery_rlock.core.name import QUEUED, Name, Owner
+from celery_rlock.core.replies import Busy
+from celery_rlock.core.scripts import Scripts
+from celery_rlock.errors import ConfigurationError, DuplicateTask, LockUnavailable
+from celery_rlock.heir import seconds_until
+from celery_rlock.waiter import is_waiter
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from celery.result import AsyncResult
+
+    from celery_rlock.options import Options
+    from celery_rlock.plan import Plan
+
+logger = logging.getLogger("celery_rlock")
+
+#: What Celery gives to the members of a chain, group or chord, and what hangs on a task's end.
+_COMPANY = ("chain", "chord", "group_id", "root_id", "parent_id", "link", "link_error")
+
+
+class Message(NamedTuple):
+    """A task's message before it is published."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    task_id: str
+    options: dict[str, Any]
+
+
+def is_unique(task: Any, plan: Plan, options: dict[str, Any]) -> bool:
+    """Whether this call takes its keys now: not what runs here and now, nor what was accepted before."""
+    if plan.options.from_ != "publish" or task.app.conf.task_always_eager or not settings.enabled(task.app):
+        return False
+    return not options.get("retries") and not is_waiter(options.get("headers") or {})
+
+
+def publish_once(
+    task: Any, plan: Plan, message: Message, publish: Callable[[], AsyncResult[Any]]
+) -> AsyncResult[Any]:
+    """Publish under the keys; or give the result of the same task that has them, queued or running.
+
+    Where somebody else has a key it is published without, and takes it when it runs; so is what Celery's
+    canvas or a callback hangs on, for that must not be left hanging.
+    """
+    scripts = settings.server(task.app)
+    lease = queue_lease(task.app, plan.options, {"expires": task.expires, **message.options})
+    names = [scripts.name(key) for key in plan.keys_of(message.args, message.kwargs)]
+    queued = _Queued(scripts, names, Owner(_publisher(), QUEUED, message.task_id))
+    try:
+        busy = queued.take(lease, str(task.name))
+    except LockUnavailable as error:
+        if plan.options.unavailable == "fail":
+            raise
+        logger.warning("%s[%s] is published without its lock: %s", task.name, message.task_id, error)
+        busy = None
+    if busy is not None and _is_duplicate(task, message, busy):
+        logger.info("%s is not published: %s has lock %r", task.name, busy.holder, busy.name.key)
+        if plan.options.duplicate == "raise":
+            raise DuplicateTask(busy.name.key, busy.task_id, busy.holder)
+        return task.AsyncResult(busy.task_id)  # type: ignore[no-any-return]
+    try:
+        return publish()
+    except BaseException:
+        queued.free()
+        raise
+
+
+def free_queued(scripts: Scripts, names: list[Name], task_id: str) -> None:
+    """Free what a task has had since it was published; nothing else."""
+    _Queued(scripts, names, Owner("", QUEUED, task_id)).free()
+
+
+def queue_lease(app: Celery, options: Options, message: dict[str, Any]) -> float:
+    """How long a task may keep its keys in the queue: beyond its ETA, but not beyond its expiry."""
+    delay = message.get("countdown")
+    lease = seconds_until(app, message.get("eta") if delay is None else delay) + options.queue_ttl
+    if message.get("expires") is not None:
+        lease = min(lease, seconds_until(app, message["expires"]) + 1)
+    if lease <= 0:
+        raise ConfigurationError(
+            "the task's time in the queue is over before it is published: its expiry is in the past, or its "
+            f"ETA by more than lock_queue_ttl ({options.queue_ttl} s)"
+        )
+    return lease
+
+
+class _Queued:
+    """The keys of a task that is being published: all of them, or none."""
+
+    def __init__(self, scripts: Scripts, names: list[Name], owner: Owner) -> None:
+        self._scripts, self._names, self._owner = scripts, names, owner
+
+    def take(self, lease: float, task: str) -> Busy | None:
+        try:
+            for name in self._names:
+                reply = self._scripts.acquire(name, self._owner, 1, lease, task)
+                if isinstance(reply, Busy):
+                    self.free()
+                    return reply
+        except BaseException:
+            self.free()
+            raise
+        return None
+
+    def free(self) -> None:
+        for name in self._names:
+            try:
+                self._scripts.release(name, self._owner, 0)
+            except LockUnavailable as error:
+                logger.warning("could not release lock %r, its lease ends it: %s", name.key, error)
+
+
+def _is_duplicate(task: Any, message: Message, busy: Busy) -> bool:
+    same = busy.task == task.name and busy.task_id != message.task_id
+    return same and not any(message.options.get(company) for company in _COMPANY)
+
+
+def _publisher() -> str:
+    return f"{os.getpid()}@{socket.gethostname()}"
