@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -96,13 +96,20 @@ class Hold:
             lease.extend(check_ttl(seconds))
 
     def enter(self, ttl: float) -> Busy | None:
-        """Take all the keys, in order; none of them when one is busy."""
-        for lease in self._leases:
-            busy = self._execution.enter(lease, ttl)
-            if busy is not None:
+        """Take all the keys, in order; none of them when one is busy or cannot be had."""
+        busy = None
+        try:
+            for lease in self._leases:
+                busy = self._execution.enter(lease, ttl)
+                if busy is not None:
+                    break
+        except BaseException:
+            with suppress(LockUnavailable):
                 self.leave()
-                return busy
-        return None
+            raise
+        if busy is not None:
+            self.leave()
+        return busy
 
     def renew_for(self, seconds: float) -> None:
         """Renew what this call took for so long from its start, and then no more."""

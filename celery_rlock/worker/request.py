@@ -118,24 +118,28 @@ class LockedRequestMixin(_Request):
 
     def _rlock_free_queued(self) -> None:
         """What it has had since it was published; it will not start any more."""
-        if self.rlock_plan.options.from_ == "publish":
+        plan = self.rlock_plan
+        if plan is not None and plan.options.from_ == "publish":
             free_queued(settings.server(self._app), self.rlock_names(), self.id)
 
     def _rlock_announce_copy(self) -> None:
-        settings.server(self._app).copy(self.rlock_names()[0], self.id, self._context.retries)
+        for name in self.rlock_names()[:1]:
+            settings.server(self._app).copy(name, self.id, self._context.retries)
 
     @property
     def rlock_owner(self) -> Owner:
         return Owner(self.hostname, self._rlock_delivery, self.id)
 
     @property
-    def rlock_plan(self) -> Plan:
-        plan: Plan = self.task._lock_plan  # type: ignore[attr-defined]  # noqa: SLF001
-        return plan.for_headers(self._request_dict.get)
+    def rlock_plan(self) -> Plan | None:
+        """None for Celery's own tasks."""
+        plan: Plan | None = self.task._lock_plan  # type: ignore[attr-defined]  # noqa: SLF001
+        return plan and plan.for_headers(self._request_dict.get)
 
     def rlock_names(self) -> list[Name]:
-        scripts = settings.server(self._app)
-        return [scripts.name(key) for key in self.rlock_plan.keys_of(tuple(self.args), self.kwargs)]
+        plan, scripts = self.rlock_plan, settings.server(self._app)
+        keys = plan.keys_of(tuple(self.args), self.kwargs) if plan is not None else ()
+        return [scripts.name(key) for key in keys]
 
 
 class LockedRequest(LockedRequestMixin, Request):

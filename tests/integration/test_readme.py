@@ -37,7 +37,7 @@ def test_its_python_runs(server):
 def test_every_option_and_its_default_are_documented(name):
     rows = README.partition("## Options")[2].splitlines()
     row = next(row for row in rows if row.startswith("| ") and f"`lock_{name}`" in row.split("|")[1])
-    default = getattr(Options(), name)
+    default = getattr(Options(), "from_" if name == "from" else name)
     names = re.findall(r"`lock_(\w+)`", row.split("|")[1])
     shown = row.split("|")[2].strip().replace("`", "").split(", ")
     if name != "key":  # its default is described in words
