@@ -6,7 +6,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_rlock import LockBusy, LockedTask, RLock, current_lock
+from celery_rlock import DuplicateTask, LockBusy, LockedTask, RLock, current_lock
 
 app: Celery[Any] = Celery("typed")
 
@@ -15,8 +15,17 @@ app: Celery[Any] = Celery("typed")
 def charge(self: LockedTask, account_id: int) -> int:
     self.lock.ensure()
     token: int = self.lock.token
+    tokens: dict[str, int] = self.lock.tokens
+    assert tokens[self.lock.key] == token
     self.lock.extend(60.0)
     return token
+
+
+def publish(task: LockedTask) -> str:
+    try:
+        return str(task.apply_async((7,), lock_busy="skip", lock_ttl=5, countdown=10).id)
+    except DuplicateTask as error:
+        return error.task_id
 
 
 def choose(task: LockedTask, error: LockBusy) -> str:

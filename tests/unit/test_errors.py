@@ -13,6 +13,7 @@ EXAMPLES = [
     errors.LockBusy("account:7", "w/1:a", 2.5),
     errors.LockLost("account:7", "w/1:a", "its lease ended"),
     errors.LockNotHeld("account:7", "w/1:a"),
+    errors.DuplicateTask("account:7", "a", "w/1:a"),
     errors.LockUnavailable("account:7", "ConnectionError: refused"),
 ]
 
