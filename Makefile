@@ -13,7 +13,7 @@ help:
 	@echo "make test        all tests"
 	@echo "make faults      every way to end a worker, measured into docs/faults.md"
 	@echo "make lint        ruff, mypy --strict and luacheck"
-	@echo "make bench       how fast it is: beside redis.lock.Lock, and after a kill"
+	@echo "make bench       how fast it is: beside redis.lock.Lock, after a kill, from hand to hand"
 	@echo "make wheel-test  the wheel, installed away from this tree, against the tests of the lock"
 
 demo: $(VENV)/.demo
@@ -40,6 +40,7 @@ format: $(VENV)/.lint
 bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.cycle
 	$(BIN)/python -m benchmarks.crash
+	$(BIN)/python -m benchmarks.handover
 
 wheel-test: $(VENV)/.test
 	PYTHON=$(BIN)/python .ci/wheel-test
