@@ -18,6 +18,7 @@ from celery_rlock.skip import Skipped
 from celery_rlock.waiter import Waiting, is_waiter
 from celery_rlock.worker.children import is_child, is_gone
 from celery_rlock.worker.errands import errands
+from celery_rlock.worker.reaper import look_after_children
 from celery_rlock.worker.waiter import Waiter
 from celery_rlock.worker.waking import waker
 
@@ -66,6 +67,8 @@ class LockedRequestMixin(_Request):
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         self._rlock_child = pid if is_child(pid) else None
         super().on_accepted(pid, time_accepted)
+        if self._rlock_child is not None:
+            look_after_children()
 
     def on_failure(
         self, exc_info: ExceptionInfo, send_failed_event: bool = True, return_ok: bool = False
