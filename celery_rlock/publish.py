@@ -8,7 +8,10 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kombu.serialization import dumps, loads
+
 from celery_rlock import settings
+from celery_rlock.core.execution import new_delivery
 from celery_rlock.core.name import QUEUED, Name, Owner
 from celery_rlock.core.replies import Busy
 from celery_rlock.core.scripts import Scripts
@@ -55,7 +58,7 @@ def publish_once(
     """
     scripts = settings.server(task.app)
     lease = queue_lease(task.app, plan.options, {"expires": task.expires, **message.options})
-    names = [scripts.name(key) for key in plan.keys_of(message.args, message.kwargs)]
+    names = [scripts.name(key) for key in plan.keys_of(*_as_received(task, message))]
     queued = _Queued(scripts, names, Owner(_publisher(), QUEUED, message.task_id))
     try:
         busy = queued.take(lease, str(task.name))
@@ -72,7 +75,8 @@ def publish_once(
     try:
         return publish()
     except BaseException:
-        queued.free()
+        if busy is None:
+            queued.free()
         raise
 
 
@@ -83,8 +87,7 @@ def free_queued(scripts: Scripts, names: list[Name], task_id: str) -> None:
 
 def queue_lease(app: Celery, options: Options, message: dict[str, Any]) -> float:
     """How long a task may keep its keys in the queue: beyond its ETA, but not beyond its expiry."""
-    delay = message.get("countdown")
-    lease = seconds_until(app, message.get("eta") if delay is None else delay) + options.queue_ttl
+    lease = seconds_until(app, message.get("countdown") or message.get("eta")) + options.queue_ttl
     if message.get("expires") is not None:
         lease = min(lease, seconds_until(app, message["expires"]) + 1)
     if lease <= 0:
@@ -122,9 +125,20 @@ class _Queued:
 
 
 def _is_duplicate(task: Any, message: Message, busy: Busy) -> bool:
-    same = busy.task == task.name and busy.task_id != message.task_id
-    return same and not any(message.options.get(company) for company in _COMPANY)
+    # A task that runs may publish itself again, under its own id: `self.replace()`.
+    is_running = busy.task_id == message.task_id and f"/{QUEUED}:" not in busy.holder
+    hangs_on_it = any(message.options.get(company) for company in _COMPANY)
+    return busy.task == task.name and not is_running and not hangs_on_it
+
+
+def _as_received(task: Any, message: Message) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as the worker will have them, for it must make the same keys of them."""
+    serializer = message.options.get("serializer") or task.serializer or task.app.conf.task_serializer
+    content_type, encoding, data = dumps((message.args, message.kwargs), serializer)
+    args, kwargs = loads(data, content_type, encoding, accept=[content_type])
+    return tuple(args), kwargs
 
 
 def _publisher() -> str:
-    return f"{os.getpid()}@{socket.gethostname()}"
+    """Another one for each call: who publishes an id again is not who published it."""
+    return f"{os.getpid()}@{socket.gethostname()}/{new_delivery()}"

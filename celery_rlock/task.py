@@ -26,7 +26,7 @@ from celery_rlock.worker import steps
 
 if TYPE_CHECKING:
     from celery import Celery
-    from celery.result import AsyncResult
+    from celery.result import AsyncResult, EagerResult
 
     from celery_rlock.core.replies import Busy
     from celery_rlock.core.scripts import Scripts
@@ -90,6 +90,12 @@ class LockedTask(_Task):
         return publish.publish_once(
             self, plan, message, lambda: send(message.args, message.kwargs, message.task_id, **options)
         )
+
+    def apply(self, *args: Any, **options: Any) -> EagerResult[Any]:
+        """As Celery's, and with `lock_…` options for this call."""
+        if self._lock_plan is not None:
+            _, options = self._lock_plan.for_call(options)
+        return super().apply(*args, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         scripts = settings.server(self.app)

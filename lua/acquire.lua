@@ -17,7 +17,7 @@ end
 local id = string.match(ARGV[1], ':(.*)')
 local last = 0
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-  if field == ARGV[1] then
+  if field == ARGV[1] and redis.call('HGET', KEYS[1], '@worker') == ARGV[2] then
     redis.call('HSET', KEYS[1], field, ARGV[3])
     if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
       redis.call('PEXPIRE', KEYS[1], ARGV[4])

@@ -12,6 +12,7 @@ from celery.worker import state
 from celery_rlock import backoff, redelivery
 from celery_rlock.core.name import Name
 from celery_rlock.core.scripts import WOKEN_TRUST_MS
+from celery_rlock.heir import seconds_until
 from celery_rlock.waiter import ATTEMPTS, BUSY_ATTEMPTS, SINCE, WAITS_FOR
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _LONGEST_STAY = 600.0
 _LONGEST_SILENCE = 5.0
 _KEEP_PLACE = 60.0
 _MARGIN = 0.05
+_ASK_AGAIN = 0.5
 
 
 class Waiter:
@@ -47,7 +49,8 @@ class Waiter:
         self._stay_until = monotonic() + min(_LONGEST_STAY, redelivery.visibility_timeout(request.app) / 4)
         self._asked: float | None = monotonic()  # and not answered yet
         self._quiet_until = 0.0  # by the last answer
-        self._next_look: float | None = math.inf  # sooner, in fact: at the end of the backoff
+        self._backoff_until = monotonic() + seconds_until(request.app, request.eta)
+        self._next_look: float | None = self._backoff_until
         entry = _entry(request)
         self._start = _call_of(entry)
         # With the request as its argument `celery inspect scheduled` shows it.
@@ -75,10 +78,15 @@ class Waiter:
         else:
             self._waker.give_up(self)
 
+    def on_no_answer(self) -> None:
+        """Redis could not be asked: try again soon."""
+        if self._waits:
+            self._look_at(monotonic() + _ASK_AGAIN)
+
     def on_turn(self) -> None:
         if self._waits:
             self._over()
-            self._waker.timer.cancel(self.request._eta_timer_entry)  # noqa: SLF001
+            self._cancel_timer()
             self._start()
         else:
             self._waker.give_up(self)
@@ -107,23 +115,27 @@ class Waiter:
         self._next_look = None
         if not self._waits:
             return
-        self._attempts += 1
-        if self._must_start():
-            self._attempts -= 1
+        now = monotonic()
+        backoff_is_over = now >= self._backoff_until
+        if self._must_start(now, backoff_is_over=backoff_is_over):
             self.leave()
             self._start()
-        elif monotonic() < self._quiet_until:
-            self._look_at(min(self._quiet_until, monotonic() + self._pause()))
+            return
+        if backoff_is_over:
+            self._attempts += 1
+            self._backoff_until = now + self._pause()
+        if now < self._quiet_until:
+            self._look_at(min(self._quiet_until, self._backoff_until))
         else:
-            self._look_at(monotonic() + self._pause())
+            self._look_at(self._backoff_until)
             self._ask()
 
-    def _must_start(self) -> bool:
-        now = monotonic()
-        decides = callable(self._options.busy) or self._attempts >= (self._options.max_attempts or math.inf)
+    def _must_start(self, now: float, *, backoff_is_over: bool) -> bool:
+        is_last = self._attempts + 1 >= (self._options.max_attempts or math.inf)
+        decides = self._counter == BUSY_ATTEMPTS and (is_last or callable(self._options.busy))
         return (
             (self._asked is not None and now - self._asked > _LONGEST_SILENCE)
-            or (decides and self._counter == BUSY_ATTEMPTS)
+            or (decides and backoff_is_over)
             or now >= self._stay_until
             or self.request.id in state.revoked
             or bool(self.request.maybe_expire())
@@ -141,13 +153,16 @@ class Waiter:
         self._waker.ask(self, urgent=urgent)
 
     def _look_at(self, when: float) -> None:
-        timer = self._waker.timer
         if self._next_look is not None:
-            timer.cancel(self.request._eta_timer_entry)  # noqa: SLF001
+            self._cancel_timer()
         self._next_look = when + _MARGIN
-        self.request.rlock_timer_entry = timer.call_at(
+        self.request.rlock_timer_entry = self._waker.timer.call_at(
             self._next_look, self._look, (self.request,), priority=6
         )
+
+    def _cancel_timer(self) -> None:
+        _entry(self.request).args = ()  # `celery inspect scheduled` shows what is cancelled, too
+        self._waker.timer.cancel(self.request._eta_timer_entry)  # noqa: SLF001
 
     def _over(self) -> None:
         self.is_over = True

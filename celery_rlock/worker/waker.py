@@ -104,7 +104,9 @@ class Waker:
         if not listener.listening.is_set():
             return  # when it listens, all ask again
         for waiter, answer in zip(places, scripts.wait(places.values()), strict=True):
-            if not isinstance(answer, Exception):
+            if isinstance(answer, Exception):
+                self._in_loop(waiter.on_no_answer)
+            else:
                 self._in_loop(waiter.on_answer, answer)
 
     def _ears_of(self, waiter: Waiter) -> Ears:

@@ -37,6 +37,16 @@ class TestFreed:
         wait_until(lambda: result.state == states.REVOKED, timeout=30, what="the end")
         await_free(name)
 
+    def test_when_it_is_revoked_long_before_its_eta(self, proj, name, fleet, await_free):
+        """Its state is REVOKED at once: who publishes it again must not be given that result."""
+        result = proj.once.apply_async((name,), countdown=600)
+        seen = lambda: any(f"[{result.id}] received" in worker.log for worker in fleet)  # noqa: E731
+        wait_until(seen, timeout=20, what="the task in a worker")
+        revoke(proj, fleet, result)
+        wait_until(lambda: result.state == states.REVOKED, timeout=20, what="the end")
+        await_free(name)
+        assert proj.once.delay(name).get(timeout=20)["id"] != result.id
+
     def test_when_it_was_revoked_before_a_worker_saw_it(self, proj, name, idle, await_free, start_fleet):
         with start_fleet(1, queues=[idle]) as fleet:
             task_id = f"id-{name}"
@@ -76,7 +86,8 @@ class TestFreed:
         kept = proj.once.apply_async((name,), queue=idle)
         sent = proj.app.send_task(proj.once.name, (name,), countdown=3)
         revoke(proj, fleet, sent)
-        wait_until(lambda: sent.state == states.REVOKED, timeout=20, what="the end")
+        said = f"Discarding revoked task: {proj.once.name}[{sent.id}]"
+        wait_until(lambda: any(said in worker.log for worker in fleet), timeout=20, what="the end")
         time.sleep(0.5)
         assert holder(name) == f"queued:{kept.id}"
 

@@ -76,13 +76,15 @@ def test_fail_names_the_key_that_is_busy(proj, accounts, hold):
     assert error.value.key == second
 
 
-def test_wait_in_place_for_one_key_and_then_for_the_other(proj, accounts, hold):
+def test_wait_in_place_for_one_key_and_then_for_the_other(proj, accounts, hold, await_free):
+    """Who waits keeps none."""
     a, b, first, second = accounts
     with hold(second):
         with hold(first):
             result = proj.transfer_waiting.delay(a, b)
             time.sleep(1)
         time.sleep(1)
+        await_free(first, timeout=5)
         assert result.state == states.PENDING
     assert result.get(timeout=30)["tokens"].keys() == {first, second}
 

@@ -103,12 +103,15 @@ def test_while_it_waits_for_its_retry_nobody_else_runs(proj, name, holder, recor
     assert ids == [first.id] * 3 + [second.id]
 
 
-def test_a_busy_retry_is_always_published(proj, name, hold, records):
-    with hold(name):
-        result = proj.once_or_raise.delay(name)
-        wait_until(lambda: result.state == "RETRY", timeout=20, what="the task to wait")
-        assert records(name) == []
-    assert result.get(timeout=20)["id"] == result.id
+def test_a_busy_retry_is_always_published(proj, name, await_start, overlaps):
+    """Though the same task has the key."""
+    first = proj.once_or_raise.delay(name, 1.5)
+    await_start(name)
+    second = proj.app.send_task(proj.once_or_raise.name, (name,))
+    wait_until(lambda: second.state == "RETRY", timeout=20, what="the second to wait")
+    assert first.get(timeout=20)["id"] == first.id
+    assert second.get(timeout=20)["id"] == second.id
+    assert overlaps(name) == 0
 
 
 VALUES = [
