@@ -66,16 +66,17 @@ def publish_once(
         if plan.options.unavailable == "fail":
             raise
         logger.warning("%s[%s] is published without its lock: %s", task.name, message.task_id, error)
-        busy = None
-    if busy is not None and _is_duplicate(task, message, busy):
-        logger.info("%s is not published: %s has lock %r", task.name, busy.holder, busy.name.key)
+        busy = []
+    if len(busy) == len(names) and _is_duplicate(task, message, busy):
+        first = busy[0]
+        logger.info("%s is not published: %s has lock %r", task.name, first.holder, first.name.key)
         if plan.options.duplicate == "raise":
-            raise DuplicateTask(busy.name.key, busy.task_id, busy.holder)
-        return task.AsyncResult(busy.task_id)  # type: ignore[no-any-return]
+            raise DuplicateTask(first.name.key, first.task_id, first.holder)
+        return task.AsyncResult(first.task_id)  # type: ignore[no-any-return]
     try:
         return publish()
     except BaseException:
-        if busy is None:
+        if not busy:
             queued.free()
         raise
 
@@ -104,17 +105,20 @@ class _Queued:
     def __init__(self, scripts: Scripts, names: list[Name], owner: Owner) -> None:
         self._scripts, self._names, self._owner = scripts, names, owner
 
-    def take(self, lease: float, task: str) -> Busy | None:
+    def take(self, lease: float, task: str) -> list[Busy]:
+        """Take them. If any is busy, none is taken: those that are."""
+        busy = []
         try:
             for name in self._names:
                 reply = self._scripts.acquire(name, self._owner, 1, lease, task)
                 if isinstance(reply, Busy):
-                    self.free()
-                    return reply
+                    busy.append(reply)
         except BaseException:
             self.free()
             raise
-        return None
+        if busy:
+            self.free()
+        return busy
 
     def free(self) -> None:
         for name in self._names:
@@ -124,11 +128,14 @@ class _Queued:
                 logger.warning("could not release lock %r, its lease ends it: %s", name.key, error)
 
 
-def _is_duplicate(task: Any, message: Message, busy: Busy) -> bool:
+def _is_duplicate(task: Any, message: Message, busy: list[Busy]) -> bool:
+    """Whether one other call of the same task has all the keys."""
+    if any(message.options.get(company) for company in _COMPANY):
+        return False
+    if len({one.task_id for one in busy}) > 1 or busy[0].task != task.name:
+        return False
     # A task that runs may publish itself again, under its own id: `self.replace()`.
-    is_running = busy.task_id == message.task_id and f"/{QUEUED}:" not in busy.holder
-    hangs_on_it = any(message.options.get(company) for company in _COMPANY)
-    return busy.task == task.name and not is_running and not hangs_on_it
+    return busy[0].task_id != message.task_id or f"/{QUEUED}:" in busy[0].holder
 
 
 def _as_received(task: Any, message: Message) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -19,6 +19,7 @@ from celery_rlock.waiter import Waiting, is_waiter
 from celery_rlock.worker.children import is_child, is_gone
 from celery_rlock.worker.errands import errands
 from celery_rlock.worker.reaper import look_after_children
+from celery_rlock.worker.revoked import watch
 from celery_rlock.worker.waiter import Waiter
 from celery_rlock.worker.waking import waker
 
@@ -61,8 +62,12 @@ class LockedRequestMixin(_Request):
         """Celery (from 5.7 on) has scheduled this request."""
         self.rlock_timer_entry = entry
         this_waker = waker()
-        if this_waker is not None and is_waiter(self._request_dict):
+        if this_waker is None:
+            return
+        if is_waiter(self._request_dict):
             self._rlock_waiter = this_waker.add(self)
+        elif self._rlock_is_unique:
+            watch(self, this_waker.timer)
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         self._rlock_child = pid if is_child(pid) else None
@@ -100,7 +105,12 @@ class LockedRequestMixin(_Request):
         super()._announce_revoked(*args, **kwargs)  # type: ignore[misc]
         if self._rlock_waiter is not None:
             self._rlock_waiter.leave()
-        errands.add(f"free what {self.id} had since it was published", self._rlock_free_queued)
+        self.free_queued()
+
+    def free_queued(self) -> None:
+        """Free what it took when it was published; it will not start any more."""
+        if self._rlock_is_unique:
+            errands.add(f"free the keys of {self.id}", self._rlock_free_queued)
 
     def announce_copy(self) -> None:
         """This message was delivered twice, or will be: let the run that holds the lock tell its end."""
@@ -117,13 +127,15 @@ class LockedRequestMixin(_Request):
         scripts = settings.server(self._app)
         for name in self.rlock_names():
             scripts.release(name, self.rlock_owner, 0)
-        self._rlock_free_queued()
+        self.free_queued()
+
+    @property
+    def _rlock_is_unique(self) -> bool:
+        plan = self.rlock_plan
+        return plan is not None and plan.options.from_ == "publish"
 
     def _rlock_free_queued(self) -> None:
-        """What it has had since it was published; it will not start any more."""
-        plan = self.rlock_plan
-        if plan is not None and plan.options.from_ == "publish":
-            free_queued(settings.server(self._app), self.rlock_names(), self.id)
+        free_queued(settings.server(self._app), self.rlock_names(), self.id)
 
     def _rlock_announce_copy(self) -> None:
         for name in self.rlock_names()[:1]:

@@ -48,8 +48,9 @@ class Waiter:
         self._attempts = int(request.request_dict[self._counter])
         self._stay_until = monotonic() + min(_LONGEST_STAY, redelivery.visibility_timeout(request.app) / 4)
         self._asked: float | None = monotonic()  # and not answered yet
-        self._quiet_until = 0.0  # by the last answer
         self._backoff_until = monotonic() + seconds_until(request.app, request.eta)
+        expires = request.expires
+        self._expires = monotonic() + seconds_until(request.app, expires) if expires else math.inf
         self._next_look: float | None = self._backoff_until
         entry = _entry(request)
         self._start = _call_of(entry)
@@ -72,9 +73,9 @@ class Waiter:
         if quiet == 0:
             self.on_turn()
         elif self._waits:
-            self._quiet_until = monotonic() + quiet
-            if self._next_look is not None and self._quiet_until < self._next_look:
-                self._look_at(self._quiet_until)
+            at = monotonic() + quiet
+            if self._next_look is not None and at < self._next_look:
+                self._look_at(at)
         else:
             self._waker.give_up(self)
 
@@ -124,11 +125,8 @@ class Waiter:
         if backoff_is_over:
             self._attempts += 1
             self._backoff_until = now + self._pause()
-        if now < self._quiet_until:
-            self._look_at(min(self._quiet_until, self._backoff_until))
-        else:
-            self._look_at(self._backoff_until)
-            self._ask()
+        self._look_at(self._backoff_until)
+        self._ask()
 
     def _must_start(self, now: float, *, backoff_is_over: bool) -> bool:
         is_last = self._attempts + 1 >= (self._options.max_attempts or math.inf)
@@ -155,7 +153,7 @@ class Waiter:
     def _look_at(self, when: float) -> None:
         if self._next_look is not None:
             self._cancel_timer()
-        self._next_look = when + _MARGIN
+        self._next_look = min(when, self._expires) + _MARGIN
         self.request.rlock_timer_entry = self._waker.timer.call_at(
             self._next_look, self._look, (self.request,), priority=6
         )

@@ -28,9 +28,10 @@ class WakeWaiters(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         global _waker  # noqa: PLW0603 - a request does not know its consumer
-        _waker = Waker(consumer)
         reason = _why_not(consumer)
-        if reason and reason not in _said:
+        if reason is None:
+            _waker = Waker(consumer)
+        elif reason not in _said:
             _said.add(reason)
             logger.info("waiting tasks are not woken, their backoff alone serves: %s", reason)
 
