@@ -100,7 +100,7 @@ def inspect(client, fleet, what):
         found = getattr(client.control.inspect(destination=names, timeout=5, limit=len(names)), what)()
         return found if found and len(found) == len(names) else None
 
-    return wait_until(answers, timeout=SOON, what=f"{what} of {names}")
+    return wait_until(answers, timeout=2 * SOON, what=f"{what} of {names}")
 
 
 def await_rest(client, fleet):
@@ -111,4 +111,4 @@ def await_rest(client, fleet):
             tasks for what in ("active", "reserved") for tasks in inspect(client, fleet, what).values()
         )
 
-    wait_until(at_rest, timeout=SOON, what="the fleet to be at rest", every=0.1)
+    wait_until(at_rest, timeout=2 * SOON, what="the fleet to be at rest", every=0.1)
