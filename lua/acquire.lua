@@ -8,7 +8,7 @@
 -- ARGV[5] task    what the lock is for, shown to people
 -- What queued:task-id holds since it was published is this task's own to take over.
 -- A holder of the same task id is told that a copy of its message was delivered, see lua/copy.lua.
--- returns {1, token} taken · {0, lease left in ms, owner, worker, task, the time in µs} busy · {-1} not held to enter again
+-- returns {1, token} taken · {0, lease left in ms, owner, worker, task, the time in µs} busy · {-1} not held any more
 local function now()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
