@@ -101,6 +101,11 @@ class Scripts:
         """A message was delivered again. 2: its task has ended; 1: it holds the lock; 0: neither."""
         return int(self._run(_COPY, name, (name.lock, name.done(task_id, retries)), (task_id,)))
 
+    def tell_ended(self, name: Name, task_id: str, retries: int) -> None:
+        """Tell the copies of a message that its task has ended."""
+        with _explaining(name):
+            self.client.set(name.done(task_id, retries), 1, px=DONE_MEMORY_MS)
+
     def renew(self, leases: Iterable[tuple[Name, Owner, float]]) -> list[bool | Exception]:
         """Renew many `(name, owner, ttl)` in one round trip: an answer, or what went wrong, for each."""
         calls = [((name.lock,), (owner.field, _ms(ttl))) for name, owner, ttl in leases]

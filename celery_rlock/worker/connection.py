@@ -13,6 +13,6 @@ class AnnounceCopies(bootsteps.StartStopStep):
 
     def stop(self, consumer: Any) -> None:  # noqa: ARG002 - the step's interface
         for request in list(state.active_requests):
-            announce = getattr(request, "announce_copy", None)
-            if announce is not None and request.task.acks_late:
-                announce()
+            on_broker_lost = getattr(request, "on_broker_lost", None)
+            if on_broker_lost is not None and request.task.acks_late:
+                on_broker_lost()

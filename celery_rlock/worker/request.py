@@ -42,6 +42,8 @@ class LockedRequestMixin(_Request):
     _context: Any
     _app: Any
     _rlock_child: int | None = None
+    _rlock_comes_again = False
+    _rlock_died = False
     _rlock_waiter: Waiter | None = None
     rlock_timer_entry: Any = None
 
@@ -78,13 +80,14 @@ class LockedRequestMixin(_Request):
     def on_failure(
         self, exc_info: ExceptionInfo, send_failed_event: bool = True, return_ok: bool = False
     ) -> Any:
+        self._rlock_died = not return_ok  # the pool says so, not the child
         result = super().on_failure(exc_info, send_failed_event, return_ok)
         if isinstance(exc_info.exception, Skipped):
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
             task_revoked.send(self.task, request=self._context, terminated=False, signum=None, expired=False)
         elif isinstance(exc_info.exception, Waiting):
             self.send_event("task-retried", exception=str(exc_info.exception), traceback="")
-        elif not return_ok:  # the pool says so, not the child
+        elif self._rlock_died:
             self._rlock_release_when_dead()
         return result
 
@@ -116,6 +119,17 @@ class LockedRequestMixin(_Request):
         """This message was delivered twice, or will be: let the run that holds the lock tell its end."""
         errands.add(f"announce a copy of {self.id}", self._rlock_announce_copy)
 
+    def on_broker_lost(self) -> None:
+        """It runs, and cannot be acknowledged any more: it will be delivered again."""
+        self._rlock_comes_again = True
+        self.announce_copy()
+
+    def acknowledge(self) -> None:
+        """It has ended. A run that had freed its lock before anybody knew of the copy could not tell it."""
+        super().acknowledge()
+        if self._rlock_comes_again and not self._rlock_died:
+            errands.add(f"tell that {self.id} has ended", self._rlock_tell_ended)
+
     def _rlock_release_when_dead(self) -> None:
         """A child that had time to release its lock has done so; to release it again does no harm."""
         pid = self._rlock_child
@@ -140,6 +154,10 @@ class LockedRequestMixin(_Request):
     def _rlock_announce_copy(self) -> None:
         for name in self.rlock_names()[:1]:
             settings.server(self._app).copy(name, self.id, self._context.retries)
+
+    def _rlock_tell_ended(self) -> None:
+        for name in self.rlock_names()[:1]:
+            settings.server(self._app).tell_ended(name, self.id, self._context.retries)
 
     @property
     def rlock_owner(self) -> Owner:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pytest
 from celery import states
 
-from tests.faults.fleet import delivered_again_after
+from tests.faults.fleet import delivered_again_after, show
 from tests.support.processes import wait_until
 from tests.support.proxy import Proxy
 
@@ -78,7 +78,9 @@ def redelivering(start_fleet, broker, store):
     def start(count, queue, *, conf=None, **options):
         with Proxy(broker.port, protocol="raw") as proxy:
             url = broker.conf.broker_url.replace(str(broker.port), str(proxy.port))
-            conf = {**(conf or {}), **delivered_again_after(2, broker)}
+            # Celery lowers the prefetch count when it loses its broker: then not all of a test's tasks run.
+            conf = {"worker_enable_prefetch_count_reduction": False, **(conf or {})}
+            conf |= delivered_again_after(2, broker)
             with start_fleet(
                 count, env={"RLOCK_TEST_BROKER": url}, conf=conf, queues=[queue], **options
             ) as fleet:
@@ -109,8 +111,13 @@ def send_each(send, name):
     return publish
 
 
-def await_starts(records, sent):
-    wait_until(lambda: all(records(key) for key in sent), timeout=30, what="all to run")
+def await_starts(fleet, records, sent):
+    try:
+        wait_until(lambda: all(records(key) for key in sent), timeout=30, what="all to run")
+    except AssertionError:
+        print([key for key in sent if not records(key)])
+        show(fleet.fleet)
+        raise
 
 
 def story(fleet, records, key):
@@ -144,7 +151,7 @@ def runs_of(records, key, event):
 def test_a_copy_is_dropped_when_the_first_run_ends(fleet, send_each, records, count, how):
     """Semantics 10: whatever `lock_busy` says; the user's own retry is no copy and always runs."""
     sent = send_each(how, 5, 7)
-    await_starts(records, sent)
+    await_starts(fleet, records, sent)
     fleet.provoke()
     seen = states_until_ended(count, sent)
     for result in sent.values():
@@ -167,7 +174,7 @@ def test_a_copy_that_arrives_as_the_first_run_ends(fleet, send_each, records, co
     """Semantics 10: runs that end shortly before, at, and shortly after the redelivery."""
     redelivery = 1.0 if broker.kind == "rabbitmq" else 2.0
     sent = send_each("success", redelivery - 0.5, redelivery + 1.5)
-    await_starts(records, sent)
+    await_starts(fleet, records, sent)
     if broker.kind == "rabbitmq":
         time.sleep(redelivery - 0.3)
         fleet.provoke()
@@ -181,7 +188,7 @@ def test_a_copy_that_arrives_as_the_first_run_ends(fleet, send_each, records, co
 def test_runs_that_end_while_their_worker_has_no_broker(fleet, send_each, records, count):
     """Semantics 10: they cannot be acknowledged, and come back when the worker does."""
     sent = send_each("success", 1, 4)
-    await_starts(records, sent)
+    await_starts(fleet, records, sent)
     with fleet.without_broker():
         time.sleep(3)
     for result in sent.values():
@@ -194,7 +201,7 @@ def test_runs_that_end_while_their_worker_has_no_broker(fleet, send_each, record
 def test_a_copy_runs_when_the_first_run_died(fleet, send_each, records, count):
     """Semantics 10: none lost."""
     sent = send_each("success", 60, 61)
-    await_starts(records, sent)
+    await_starts(fleet, records, sent)
     pids = [records(key)[0]["pid"] for key in sent]
     fleet.provoke()
     delivered_again = lambda: all(fleet.deliveries()[result.id] > 1 for result in sent.values())  # noqa: E731

@@ -52,10 +52,6 @@ class Waiters:
 
         wait_until(all_wait, timeout=2 * SOON, what=f"all to wait for {name} again")
 
-    def await_first(self, name, sent):
-        """This task is the first of those who wait."""
-        wait_until(lambda: (self(name) or [""])[0].endswith(sent.id), timeout=SOON, what="it to be the first")
-
 
 def _waiters(name):
     return f"rlock:{{{name}}}:waiters"
