@@ -43,7 +43,7 @@ class LockedRequestMixin(_Request):
     _app: Any
     _rlock_child: int | None = None
     _rlock_comes_again = False
-    _rlock_died = False
+    _rlock_goes_on = False
     _rlock_waiter: Waiter | None = None
     rlock_timer_entry: Any = None
 
@@ -80,14 +80,15 @@ class LockedRequestMixin(_Request):
     def on_failure(
         self, exc_info: ExceptionInfo, send_failed_event: bool = True, return_ok: bool = False
     ) -> Any:
-        self._rlock_died = not return_ok  # the pool says so, not the child
+        died = not return_ok  # the pool says so, not the child
+        self._rlock_goes_on = died or isinstance(exc_info.exception, Waiting)
         result = super().on_failure(exc_info, send_failed_event, return_ok)
         if isinstance(exc_info.exception, Skipped):
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
             task_revoked.send(self.task, request=self._context, terminated=False, signum=None, expired=False)
         elif isinstance(exc_info.exception, Waiting):
             self.send_event("task-retried", exception=str(exc_info.exception), traceback="")
-        elif self._rlock_died:
+        elif died:
             self._rlock_release_when_dead()
         return result
 
@@ -125,9 +126,9 @@ class LockedRequestMixin(_Request):
         self.announce_copy()
 
     def acknowledge(self) -> None:
-        """It has ended. A run that had freed its lock before anybody knew of the copy could not tell it."""
+        """A run that has ended, and had freed its lock before anybody knew of the copy, could not tell it."""
         super().acknowledge()
-        if self._rlock_comes_again and not self._rlock_died:
+        if self._rlock_comes_again and not self._rlock_goes_on:
             errands.add(f"tell that {self.id} has ended", self._rlock_tell_ended)
 
     def _rlock_release_when_dead(self) -> None:

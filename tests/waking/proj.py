@@ -72,13 +72,18 @@ def short_lease(self, name, seconds=0.0):
     return self.work_for(name, seconds)
 
 
-@task()
-def until_told(self, name):
-    """Keeps its pool slot until the tests say `told:<name>`."""
-    record(name, "start", id=self.request.id)
+def wait_until_told(name):
+    """Until the tests say `told:<name>`."""
     with store() as client:
         while not client.exists(f"told:{name}"):
             time.sleep(STEP)
+
+
+@task()
+def until_told(self, name):
+    """Keeps its pool slot."""
+    record(name, "start", id=self.request.id)
+    wait_until_told(name)
 
 
 @task(lock_backoff=0.2, lock_backoff_max=0.2, lock_max_attempts=4)
@@ -99,6 +104,17 @@ def retry_twice_then_skip(this, error):
 
 @task(lock_busy=retry_twice_then_skip, lock_backoff=0.3, lock_backoff_max=0.3)
 def choosing(self, name):
+    return self.work_for(name, 0)
+
+
+def retry_when_told(this, error):
+    record(f"asked:{error.key}", "asked")
+    wait_until_told(error.key)
+    return "retry"
+
+
+@task(acks_late=True, lock_busy=retry_when_told)
+def late_and_slow_to_wait(self, name):
     return self.work_for(name, 0)
 
 

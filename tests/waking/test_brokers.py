@@ -15,6 +15,7 @@ from tests.waking.fleet import SOON, sender
 QUEUE = "broker-loss"
 WAITERS = 6
 TIME_TO_RUN = 0.5  # for a copy that should not
+TIME_TO_END = 0.5  # for an attempt whose message was delivered again, and what follows from it
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,23 @@ def test_waiters_of_a_worker_that_lost_its_broker_run_once(
     with hold(f"{name}-after"):
         [after] = wait_for(f"{name}-after", 1)
     assert after.get(timeout=SOON) == after.id
+
+
+def test_a_busy_attempt_during_which_the_broker_was_lost_is_no_end(
+    fleet, way, send, store, name, hold, waiters, records, assert_each_ran_once
+):
+    """Semantics 10: its message comes back, its waiter is there too, and one of them runs."""
+    asked = f"asked:{name}"
+    with hold(name):
+        sent = send("late_and_slow_to_wait", name, queue=QUEUE)
+        wait_until(lambda: records(asked), timeout=SOON, what="the busy attempt")
+        cut(way)
+        wait_until(lambda: len(records(asked)) > 1, timeout=2 * SOON, what="the message to come back")
+        store.set(f"told:{name}", 1, ex=60)
+        waiters.await_again(name, [sent], set())
+        time.sleep(TIME_TO_END)
+    assert sent.get(timeout=SOON) == sent.id
+    assert_each_ran_once(name, [sent])
 
 
 def test_a_warm_shutdown_gives_its_waiters_to_others(
