@@ -37,6 +37,9 @@ class Waiters:
         """In seconds, how long their places are kept unless somebody asks again."""
         return self.client.pttl(_waiters(name)) / 1000
 
+    def put_in_front(self, name, places):
+        self.client.zadd(_waiters(name), dict.fromkeys(places, 0))
+
     def lose(self, name):
         self.client.delete(_waiters(name))
 

@@ -13,8 +13,10 @@ from tests.waking.fleet import BACKOFF, SOON, kill
 
 KEPT_BEYOND_BACKOFF = 60.0
 SHORT_LEASE = 2.0
-#: Were they not passed over, each of them would cost the second that a woken waiter may take.
-MANY = 30
+DEAD = 5
+ROUNDS = 5
+#: The time that whoever was woken has to come. Who is heard by nobody gets none.
+TRUST = 1.0
 
 
 @pytest.fixture
@@ -50,14 +52,28 @@ def await_start(records, name, of):
 def test_a_dead_workers_waiters_are_passed_over(victim, fleet, wait_in_order, name, hold, waiters, starts):
     """Semantics 12: the dead ones' places end by themselves, and hold nobody up."""
     with hold(name):
-        _, [second, third] = wait_in_order(MANY)
+        _, [second, third] = wait_in_order(DEAD)
         kill(victim)
-        assert len(waiters(name)) == MANY + 2
+        assert len(waiters(name)) == DEAD + 2
         assert 0 < waiters.kept_for(name) <= BACKOFF + KEPT_BEYOND_BACKOFF
     for task in (second, third):
         assert task.get(timeout=SOON) == task.id
     assert starts(name) == [second.id, third.id]
     assert not waiters(name)
+
+
+def test_nobody_waits_for_the_dead(fleet, send, name, hold, waiters, records):
+    """Semantics 12: at least one hand-over must be quicker than the time that a woken waiter may take."""
+    hand_overs = []
+    for _ in range(ROUNDS):
+        with hold(name):
+            sent = send("work", name)
+            waiters.await_count(name, 1)
+            waiters.put_in_front(name, [f"dead{number}:0:task" for number in range(DEAD)])
+        released = time.time()
+        assert sent.get(timeout=SOON) == sent.id
+        hand_overs.append(next(entry["at"] for entry in records(name) if entry["id"] == sent.id) - released)
+    assert min(hand_overs) < TRUST
 
 
 def test_a_worker_that_dies_as_it_is_woken_is_not_waited_for(
