@@ -1,0 +1,10 @@
+"""`celery -A proj rlock …`: see, explain and release the locks of a running fleet."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.group()
+def rlock() -> None:
+    """See, explain and release locks."""
