@@ -56,7 +56,7 @@ class WaiterEntry(NamedTuple):
 
 
 def entry_of(
-    lock: str, prefix: str, fields: Mapping[str, str], now: float, lease_ms: int, waiters: int
+    lock: str, prefix: str, fields: Mapping[str, str], *, now: float, lease_ms: int, waiters: int
 ) -> Entry | None:
     """The lock with these fields; None for a hash that is not a lock, or not any more."""
     owners = [name for name in fields if not name.startswith("@") and ":" in name]

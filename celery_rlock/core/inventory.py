@@ -44,7 +44,7 @@ class Inventory:
     prefix: str
     progress: Progress = field(default_factory=Progress)
 
-    def locks(self, wanted: Callable[[str], bool] = lambda key: True) -> Iterator[list[Entry]]:
+    def locks(self, wanted: Callable[[str], bool] = lambda _: True) -> Iterator[list[Entry]]:
         """The locks whose keys are wanted, in batches as they are found; each batch may be empty.
 
         Each lock that is held during the whole search is found, and found once. It never uses KEYS.
@@ -117,7 +117,7 @@ class Inventory:
         _raise_first(reply)
         (_, fields), lease_ms, waiters = reply
         read = {text(name): text(value) for name, value in fields.items()}
-        entry = entry_of(name, self.prefix, read, now, int(lease_ms), int(waiters))
+        entry = entry_of(name, self.prefix, read, now=now, lease_ms=int(lease_ms), waiters=int(waiters))
         if entry is None and read:
             self.progress.foreign.append(name)
         return entry
@@ -133,7 +133,7 @@ def primaries(client: redis.Redis) -> list[redis.Redis]:
 def home(client: redis.Redis, name: str) -> redis.Redis:
     """A client for the server that has this Redis key."""
     if isinstance(client, RedisCluster):
-        return client.get_redis_connection(client.get_node_from_key(name))  # type: ignore[no-any-return]
+        return client.get_redis_connection(client.get_node_from_key(name))
     return client
 
 
@@ -147,7 +147,11 @@ def _seconds(time: tuple[int, int]) -> float:
 
 
 def _is_moved(error: RedisError) -> bool:
-    return str(error).startswith(_MOVED) or type(error).__name__ in {"MovedError", "AskError", "TryAgainError"}
+    return str(error).startswith(_MOVED) or type(error).__name__ in {
+        "MovedError",
+        "AskError",
+        "TryAgainError",
+    }
 
 
 def _raise_first(answers: Iterable[Any]) -> None:

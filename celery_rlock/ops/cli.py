@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import click
 
+from celery_rlock.ops.explain import explain
 from celery_rlock.ops.ls import ls
+from celery_rlock.ops.release import release
+from celery_rlock.ops.show import show
+from celery_rlock.ops.watch import watch
 
 
 @click.group()
@@ -13,3 +17,7 @@ def rlock() -> None:
 
 
 rlock.add_command(ls)
+rlock.add_command(show)
+rlock.add_command(explain)
+rlock.add_command(release)
+rlock.add_command(watch)

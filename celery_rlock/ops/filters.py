@@ -6,19 +6,24 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from celery_rlock.core.entry import Entry
 from celery_rlock.ops.rows import ORDERS
 
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[float]  # generic, but not in every click that Celery takes
+else:
+    _ParamType = click.ParamType
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-class Seconds(click.ParamType):
+class Seconds(_ParamType):
     """`90`, `1.5h`, `2m`, `1d`."""
 
     name = "duration"
@@ -62,8 +67,12 @@ def filter_options(command: F) -> F:
             type=click.Choice(list(ORDERS)),
             help="Order of the rows; needs all of them before the first is written. On a terminal: held.",
         ),
-        click.option("--older-than", type=Seconds(), help="Only locks held for so long: 90, 90s, 15m, 2h, 1d."),
-        click.option("--worker", metavar="PATTERN", help="Only locks held in workers whose nodename matches."),
+        click.option(
+            "--older-than", type=Seconds(), help="Only locks held for so long: 90, 90s, 15m, 2h, 1d."
+        ),
+        click.option(
+            "--worker", metavar="PATTERN", help="Only locks held in workers whose nodename matches."
+        ),
         click.option("--task", metavar="PATTERN", help="Only locks of tasks whose name matches."),
         click.argument("pattern", required=False),
     ):

@@ -23,11 +23,11 @@ _PATIENCE = 0.5
 @filter_options
 @json_option("One JSON object a lock, a line each, as they are found.")
 @click.pass_context
-def ls(ctx: click.Context, as_json: bool, **wanted: Any) -> None:
+def ls(ctx: click.Context, /, *, as_json: bool, **wanted: Any) -> None:
     """List the locks whose key matches PATTERN: who holds each, for how long, and how many wait.
 
-    Found by SCAN in small steps, on every primary of a Cluster. Piped, the rows are written as they are found,
-    between tabs. Exit code 1: there is none.
+    Found by SCAN in small steps, on every primary of a Cluster. Piped, the rows are written as they are
+    found, between tabs. Exit code 1: there is none.
     """
     session, chosen = Session(ctx, as_json=as_json), Filter(**wanted)
     inventory, output = session.inventory, session.output
@@ -80,16 +80,21 @@ def _with_progress(
 ) -> Iterator[list[Entry]]:
     from rich.progress import Progress  # noqa: PLC0415 - an extra
 
-    began = monotonic()
-    with Progress(console=output.console, transient=True) as bar:
-        task = bar.add_task("looking for locks", visible=False)
+    bar = Progress(console=output.console, transient=True)
+    task, began = bar.add_task("looking for locks"), monotonic()
+    try:
         for batch in found:
-            progress = inventory.progress
-            late = monotonic() - began > _PATIENCE
-            bar.update(task, total=progress.keys, completed=progress.looked_at, visible=late)
+            if not bar.live.is_started and monotonic() - began > _PATIENCE:
+                bar.start()
+            bar.update(task, total=inventory.progress.keys, completed=inventory.progress.looked_at)
             yield batch
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 def _tell_foreign(inventory: Inventory) -> None:
     for name in inventory.progress.foreign:
-        Output.problem(f"not a lock, and no lock can be taken there: {name} (delete it, or change rlock_prefix)")
+        Output.problem(
+            f"not a lock, and no lock can be taken there: {name} (delete it, or change rlock_prefix)"
+        )

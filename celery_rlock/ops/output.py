@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +25,8 @@ class Output:
 
     def __init__(self, *, as_json: bool = False, no_color: bool = False) -> None:
         self.as_json = as_json
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # what this terminal cannot write
         self.is_terminal = sys.stdout.isatty()
         self.console = _console(no_color) if self.is_terminal and not as_json else None
 

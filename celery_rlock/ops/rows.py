@@ -24,11 +24,16 @@ class Column(NamedTuple):
     right: bool = False
 
 
+def process_of(entry: Entry) -> str:
+    """The worker; of what is queued, who published it."""
+    return entry.owner.worker.partition("/")[0] if entry.state == "queued" else entry.owner.worker
+
+
 COLUMNS = (
     Column("KEY", lambda entry: entry.key),
     Column("STATE", lambda entry: entry.state),
     Column("TASK", lambda entry: entry.task or "-"),
-    Column("WORKER", lambda entry: entry.owner.worker),
+    Column("WORKER", process_of),
     Column("TASK ID", lambda entry: entry.owner.task_id),
     Column("HELD FOR", lambda entry: duration(entry.held_for), right=True),
     Column("LEASE LEFT", lambda entry: duration(entry.lease_left), right=True),
@@ -78,7 +83,7 @@ def who(entry: Entry) -> str:
     """The holder in a few words."""
     task = f"{entry.task or 'RLock'}[{entry.owner.task_id}]"
     if entry.state == "queued":
-        return f"{task}, published by {entry.owner.worker.partition('/')[0]}"
+        return f"{task}, published by {process_of(entry)}"
     return f"{task} on {entry.owner.worker}"
 
 

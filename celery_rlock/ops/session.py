@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -31,18 +32,20 @@ class Session:
         self.app: Celery = context.obj.app
         self.output = Output(as_json=as_json, no_color=context.obj.no_color)
 
-    @property
+    @cached_property
     def scripts(self) -> Scripts:
         if not settings.enabled(self.app):
             raise ConfigurationError("rlock_enabled is False: no task takes a lock, and no server is asked")
         return settings.server(self.app)
 
-    @property
+    @cached_property
     def inventory(self) -> Inventory:
         return Inventory(self.scripts.client, self.scripts.prefix)
 
     def find(self, key: str) -> Entry | None:
         """The lock that is meant by `key`: as it is, as it is called in Redis, or as it was shown."""
+        if not key:
+            raise click.UsageError("the KEY is empty")
         names = names_of(key, self.scripts.prefix)
         found = self.inventory.find(*(name.lock for name in names))
         return next((entry for entry in found if entry is not None), None)
@@ -63,7 +66,7 @@ class LockCommand(click.Command):
             Output.problem(f"error: the broker cannot be asked: {error}", "check broker_url")
         except RLockError as error:
             Output.problem(f"error: {error}", *_missing_app(ctx))
-        ctx.exit(UNREACHABLE)
+        return ctx.exit(UNREACHABLE)
 
 
 def json_option(documented: str) -> Callable[[F], F]:
@@ -88,7 +91,9 @@ def _advice(ctx: click.Context) -> str:
     app: Celery = ctx.obj.app
     if app.conf.get("rlock_client") is not None:
         return "check the server, and the client that rlock_client makes"
-    return f"check that the server runs, and rlock_url (the locks are looked for at {hide_password(_url(app))})"
+    return (
+        f"check that the server runs, and rlock_url (the locks are looked for at {hide_password(_url(app))})"
+    )
 
 
 def _url(app: Celery) -> str:
