@@ -8,9 +8,9 @@ from time import monotonic
 from typing import Any
 
 import redis
-from redis.cluster import RedisCluster
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
 
+from celery_rlock.core.cluster import Client, primaries, server_of
 from celery_rlock.core.entry import Entry, WaiterEntry, entry_of, key_in, waiter_of
 from celery_rlock.core.scripts import text
 
@@ -24,7 +24,7 @@ _FIELDS = 32
 #: No row waits longer than this for its batch to be full.
 _GATHER_FOR = 0.1
 
-_MOVED = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
+_ELSEWHERE = (MovedError, AskError, TryAgainError)
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Progress:
 class Inventory:
     """The locks under one prefix, on a server, behind Sentinels or in a Cluster."""
 
-    client: redis.Redis
+    client: Client
     prefix: str
     progress: Progress = field(default_factory=Progress)
 
@@ -60,17 +60,15 @@ class Inventory:
 
     def find(self, *names: str) -> list[Entry | None]:
         """The locks with these names in Redis, None for each that nobody holds."""
-        return [next(iter(self._read(home(self.client, name), [name])), None) for name in names]
+        return [next(iter(self._read(server_of(self.client, name), [name])), None) for name in names]
 
     def waiters(self, name: str, limit: int) -> tuple[int, list[WaiterEntry]]:
         """How many wait for the lock with this name in Redis, and the first of them in their order."""
-        server = home(self.client, name)
-        with server.pipeline(transaction=False) as pipe:
-            pipe.time()
-            pipe.zcard(f"{name}:waiters")
-            pipe.zrange(f"{name}:waiters", 0, limit - 1, withscores=True)
-            now, count, places = pipe.execute()
-        return int(count), [waiter_of(text(place), float(since), _seconds(now)) for place, since in places]
+        client: Any = self.client
+        now = _seconds(server_of(self.client, name).time())
+        count = int(client.zcard(f"{name}:waiters"))
+        places = client.zrange(f"{name}:waiters", 0, limit - 1, withscores=True)
+        return count, [waiter_of(text(place), float(since), now) for place, since in places]
 
     def _gathered(self, server: redis.Redis) -> Iterator[list[str]]:
         """The names that SCAN finds, so many at a time that reading them is worth a trip, but soon."""
@@ -112,8 +110,8 @@ class Inventory:
         if any(isinstance(answer, ResponseError) and str(answer).startswith("WRONGTYPE") for answer in reply):
             self.progress.foreign.append(name)
             return None
-        if any(isinstance(answer, RedisError) and _is_moved(answer) for answer in reply):
-            return None  # its slot is on its way to another server, where it is found
+        if any(isinstance(answer, _ELSEWHERE) for answer in reply):
+            reply = self._followed(name)
         _raise_first(reply)
         (_, fields), lease_ms, waiters = reply
         read = {text(name): text(value) for name, value in fields.items()}
@@ -122,19 +120,14 @@ class Inventory:
             self.progress.foreign.append(name)
         return entry
 
-
-def primaries(client: redis.Redis) -> list[redis.Redis]:
-    """A client for each server that has keys of its own: one, or each primary of a Cluster."""
-    if isinstance(client, RedisCluster):
-        return [client.get_redis_connection(node) for node in client.get_primaries()]
-    return [client]
-
-
-def home(client: redis.Redis, name: str) -> redis.Redis:
-    """A client for the server that has this Redis key."""
-    if isinstance(client, RedisCluster):
-        return client.get_redis_connection(client.get_node_from_key(name))
-    return client
+    def _followed(self, name: str) -> list[Any]:
+        """Its slot has moved to another server of the Cluster: redis-py finds it."""
+        client: Any = self.client
+        return [
+            client.hscan(name, 0, count=_FIELDS),
+            client.pttl(name),
+            client.zcard(f"{name}:waiters"),
+        ]
 
 
 def _literal(prefix: str) -> str:
@@ -144,14 +137,6 @@ def _literal(prefix: str) -> str:
 
 def _seconds(time: tuple[int, int]) -> float:
     return int(time[0]) + int(time[1]) / 1_000_000
-
-
-def _is_moved(error: RedisError) -> bool:
-    return str(error).startswith(_MOVED) or type(error).__name__ in {
-        "MovedError",
-        "AskError",
-        "TryAgainError",
-    }
 
 
 def _raise_first(answers: Iterable[Any]) -> None:

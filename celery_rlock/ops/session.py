@@ -9,13 +9,13 @@ from typing import Any, NoReturn, TypeVar
 import click
 from celery import Celery
 from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
 
 from celery_rlock import settings
-from celery_rlock.core.client import hide_password
+from celery_rlock.core.cluster import FAILURES
 from celery_rlock.core.entry import Entry, names_of
 from celery_rlock.core.inventory import Inventory
 from celery_rlock.core.scripts import Scripts
+from celery_rlock.core.url import hide_password
 from celery_rlock.errors import ConfigurationError, LockUnavailable, RLockError
 from celery_rlock.ops.output import Output
 
@@ -60,7 +60,7 @@ class LockCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (RedisError, LockUnavailable) as error:
+        except (*FAILURES, LockUnavailable) as error:
             Output.problem(f"error: the lock server cannot be asked: {_reason(error)}", _advice(ctx))
         except OperationalError as error:
             Output.problem(f"error: the broker cannot be asked: {error}", "check broker_url")
@@ -83,7 +83,7 @@ def timeout_option(default: float) -> Callable[[F], F]:
     )
 
 
-def _reason(error: RedisError | LockUnavailable) -> str:
+def _reason(error: Exception) -> str:
     return error.reason if isinstance(error, LockUnavailable) else f"{type(error).__name__}: {error}"
 
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
-from redis.exceptions import RedisError
 
+from celery_rlock.core.cluster import FAILURES
 from celery_rlock.core.entry import Entry
 from celery_rlock.ops import rows
 from celery_rlock.ops.filters import Filter, filter_options
@@ -92,7 +92,7 @@ def _live(
                 return
             try:
                 entries, trouble = look(), ""
-            except RedisError as error:  # what was seen last stays, and says that it is old
+            except FAILURES as error:  # what was seen last stays, and says that it is old
                 trouble = f"no answer since {moment(time.time())}: {error}"
 
 
