@@ -2,9 +2,9 @@
 
     python -m benchmarks.listing [other keys] [locks]
 
-The server itself says how long its slowest command took (SLOWLOG), and how long a step takes on average, a SCAN
-or a batch of reads (commandstats). Another client sends PING all the while: its slowest answers have the noise of
-the machine in them, so it does the same before, when nobody lists anything.
+The server itself says how long its slowest command took (SLOWLOG), and how long a step takes on average: a
+SCAN, or a batch of reads (commandstats). Another client sends PING all the while; its slowest answers have
+the noise of the machine in them, so it does the same before, when nobody lists anything.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def _task(session: Session, name: str) -> Any:
     if len(short) == 1:
         return tasks[short[0]]
     mine = sorted(known for known in tasks if not known.startswith("celery."))
-    close = short or difflib.get_close_matches(name, mine, 3) or _close_by_ending(name, mine)
+    close = short or difflib.get_close_matches(name, mine, 3, 0.8) or _close_by_ending(name, mine)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join(mine) or 'none'}"
     raise click.BadParameter(f"no task is called {name!r}; {hint}", param_hint="TASK")
 
