@@ -17,6 +17,7 @@ from celery_rlock.ops.session import FINE, PROBLEM, LockCommand, Session, json_o
 
 #: A search that is over before shows no progress bar.
 _PATIENCE = 0.5
+_FOREIGN_SHOWN = 5
 
 
 @click.command(cls=LockCommand)
@@ -94,7 +95,7 @@ def _with_progress(
 
 
 def _tell_foreign(inventory: Inventory) -> None:
-    for name in inventory.progress.foreign:
+    for name in inventory.progress.foreign[:_FOREIGN_SHOWN]:
         Output.problem(
             f"not a lock, and no lock can be taken there: {name} (delete it, or change rlock_prefix)"
         )

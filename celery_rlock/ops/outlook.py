@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery import VERSION
+
 from celery_rlock.core.entry import Entry
 from celery_rlock.ops.rows import who
 from celery_rlock.ops.wording import counted, duration
@@ -13,6 +15,10 @@ from celery_rlock.options import Options
 
 if TYPE_CHECKING:
     from celery import Celery
+
+
+#: Older ones schedule a retry where nobody can reach it.
+_WAKES = VERSION >= (5, 7)
 
 
 class Reason(NamedTuple):
@@ -68,7 +74,7 @@ def _busy(options: Options, holder: Entry) -> Outlook:
     if options.max_attempts == 1:
         return Outlook("fail", first + _ENDS["fail"], [*because, "max_attempts"])
     behind = f", behind {counted(holder.waiters, 'waiter')}" if holder.waiters else ""
-    text = f"{first}waits under its own id and is woken by the release{behind}; {_backoff(options)}"
+    text = f"{first}waits under its own id{behind}; {_next_try(options, holder.lease_left)}"
     bound = (
         "" if options.max_attempts is None else f"; after {options.max_attempts} attempts it raises LockBusy"
     )
@@ -82,10 +88,12 @@ _ENDS = {
 }
 
 
-def _backoff(options: Options) -> str:
-    first, last = duration(min(options.backoff, options.backoff_max)), duration(options.backoff_max)
+def _next_try(options: Options, lease_left: float) -> str:
+    """A release wakes it; the backoff, never longer than the holder's lease, is for when none does."""
+    first = duration(min(options.backoff, options.backoff_max, lease_left))
     most = "at most " if options.jitter else ""
-    return f"if nobody wakes it, it retries in {most}{first} at first and {most}{last} in the end"
+    backoff = f"it retries in {most}{first} at first and {most}{duration(options.backoff_max)} in the end"
+    return f"the release wakes it, else {backoff}" if _WAKES else backoff
 
 
 def _shown(options: Options, name: str) -> str:

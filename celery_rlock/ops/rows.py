@@ -62,7 +62,7 @@ def as_json(entry: Entry) -> dict[str, Any]:
         "redis_key": entry.name.lock,
         "state": entry.state,
         "task": entry.task,
-        "worker": entry.owner.worker,
+        "worker": process_of(entry),
         "task_id": entry.owner.task_id,
         "owner": str(entry.owner),
         "since": entry.since,

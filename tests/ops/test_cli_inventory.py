@@ -82,6 +82,13 @@ def test_a_held_lock_is_read_with_all_that_people_ask(locks, inventory):
     assert entry.token > 10**15
 
 
+def test_a_client_that_decodes_by_itself_serves_too(locks, server):
+    """As a user's own `rlock_client` may."""
+    locks.hold("é\n")
+    decoding = Inventory(server.client(decode_responses=True, protocol=3), "rlock:")
+    assert everything(decoding)["é\n"].owner.task_id == "id-1"
+
+
 def test_queued_and_resting_locks_are_told_apart(locks, inventory):
     locks.hold("queued", worker="1@host/abcd", delivery="queued")
     rests = locks.hold("resting", delivery="d2")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import time
 
 import pytest
+from rich.console import Console
 
+from celery_rlock.core.inventory import Inventory
+from celery_rlock.ops import ls
+from celery_rlock.ops.output import Output
 from celery_rlock.ops.rows import COLUMNS
 from tests.ops.operated_proj import make_app
 from tests.ops.operating import WITHIN, Locks, command, documents, environment, run
@@ -123,6 +128,19 @@ def test_rows_are_written_while_the_search_goes_on(server, client):
         assert len(process.stdout.readlines()) == 499
         process.wait(WITHIN)
     assert client.info("commandstats")["cmdstat_scan"]["calls"] > scans
+
+
+def test_a_long_search_shows_how_far_it_is(app, locks, monkeypatch):
+    """And leaves nothing of that behind."""
+    seen = io.StringIO()
+    monkeypatch.setattr(ls, "_PATIENCE", -1.0)
+    output = Output()
+    output.console = Console(file=seen, force_terminal=True, width=80, legacy_windows=False)
+    inventory = Inventory(locks.scripts.client, "rlock:")
+    found = list(ls._with_progress(output, inventory, inventory.locks()))
+    assert sum(map(len, found)) == 3
+    assert "looking for locks" in seen.getvalue()
+    assert seen.getvalue().endswith("\x1b[2K")
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(server, locks):
