@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from celery_rlock.core.entry import HELD, Entry
 from celery_rlock.ops.output import Output, Piece, styled
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 #: Narrower terminals get a few lines for each lock instead of a table.
-TABLE_WIDTH = 140
+TABLE_WIDTH = 160
+
+#: Cells that somebody copies.
+_WHOLE = {"TASK ID", "TOKEN"}
 
 _STYLES = {HELD: "green", "queued": "cyan", "resting": "yellow"}
 
@@ -103,7 +106,8 @@ def table(entries: Iterable[Entry]) -> Table:
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in COLUMNS:
-        shown.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if column.right else "left"
+        shown.add_column(column.title, justify=justify, overflow="fold", no_wrap=column.title in _WHOLE)
     for entry in entries:
         style = {"KEY": "bold", "STATE": _STYLES[entry.state]}
         shown.add_row(*(styled((column.cell(entry), style.get(column.title, ""))) for column in COLUMNS))

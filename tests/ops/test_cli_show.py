@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from celery_rlock.core.replies import Heir
 from tests.ops.operated_proj import make_app
 from tests.ops.operating import Locks, documents, run
+from tests.support.daemon import ROOT
 
 
 @pytest.fixture
@@ -117,3 +120,25 @@ def test_a_broker_that_is_down_does_not_hide_the_lock(server, locks):
     assert result.exit_code == 1
     assert "the broker does not answer" in result.stdout
     assert "worker-1@pod" in result.stdout
+
+
+def test_a_user_who_may_only_read_sees_everything_and_releases_nothing(server, client, locks):
+    """The rights that docs/cli.md names are enough."""
+    page = (ROOT / "docs" / "cli.md").read_text()
+    rights = re.search(r"ACL SETUSER oncall on >secret (.*)", page)[1].split()
+    client.execute_command("ACL", "SETUSER", "oncall", "reset", "on", ">secret", *rights)
+    try:
+        locks.hold("account:7")
+        locks.wait("account:7", "id-2")
+        url = server.url.replace("redis://", "redis://oncall:secret@")
+        app = make_app(server.url, rlock_url=url)
+        assert run(app, "ls").exit_code == 0
+        assert show(app, "account:7").exit_code == 0
+        assert show(app, "account:9").exit_code == 1
+        assert run(app, "explain", "charge", "7", "--timeout", "0").exit_code == 1
+        refused = run(app, "release", "account:7", "--yes")
+        assert refused.exit_code == 3
+        assert "NoPermissionError" in refused.stderr
+        assert locks.holder("account:7")
+    finally:
+        client.execute_command("ACL", "DELUSER", "oncall")
