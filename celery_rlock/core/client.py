@@ -30,8 +30,8 @@ _NO_RETRIES: dict[str, Any] = {"cluster_error_retry_attempts": 0} if redis.VERSI
 def connect(url: str, more: Mapping[str, Any] | None = None) -> Client:
     """The client for `url`: short timeouts, no retries of its own, safe over fork and between threads.
 
-    Options may be set in the URL: `redis://host/0?socket_timeout=3`. `more` has what Celery has apart from it,
-    as it names them there: APART, `ssl` being a dict. Where nothing is apart a URL has one client.
+    Options may be set in the URL: `redis://host/0?socket_timeout=3`. `more` has what Celery has apart
+    from it: APART, `ssl` being a dict. Where nothing is apart a URL has one client.
     """
     return _connect(url, more) if more else _shared(url)
 
