@@ -41,6 +41,7 @@ bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.cycle
 	$(BIN)/python -m benchmarks.crash
 	$(BIN)/python -m benchmarks.handover
+	$(BIN)/python -m benchmarks.listing
 
 wheel-test: $(VENV)/.test
 	PYTHON=$(BIN)/python .ci/wheel-test
