@@ -24,6 +24,8 @@ from celery_rlock.worker.errands import errands
 
 logger = logging.getLogger("celery_rlock")
 
+_RELEASED = 1
+
 
 @inspect_command(signature="[KEY]", args=[("key", str)])
 def locks(state: Any, key: str | None = None, **_: Any) -> dict[str, Any]:
@@ -34,7 +36,7 @@ def locks(state: Any, key: str | None = None, **_: Any) -> dict[str, Any]:
 
 
 @control_command(signature="KEY", args=[("key", str)])
-def rlock_release(state: Any, key: str, **_: Any) -> dict[str, str]:
+def rlock_release(state: Any, key: str, **_: Any) -> dict[str, str]:  # noqa: ARG001 - Celery's interface
     """Release a lock that a task holds which runs in this worker."""
     found = [
         (request, name) for request in _active() for name in _names(request) if key in {name.key, name.lock}
@@ -42,17 +44,17 @@ def rlock_release(state: Any, key: str, **_: Any) -> dict[str, str]:
     if not found:
         return {"ok": f"nothing that runs here has the key {key!r}"}
     for request, name in found:
-        owner: Owner = request.rlock_owner
-        logger.warning("lock %r of %s is released by remote control, while it runs", name.key, owner)
+        errands.add(f"release lock {name.key!r} of {request.id}", partial(_release, request, name))
+    owners = ", ".join(str(request.rlock_owner) for request, _ in found)
+    return {"ok": f"{key!r} is being released, if it is held by {owners}"}
+
+
+def _release(request: Any, name: Name) -> None:
+    """Off the loop. An attempt that only looked whether the lock is free holds nothing."""
+    owner: Owner = request.rlock_owner
+    if settings.server(request.app).release(name, owner, 0) == _RELEASED:
         request.rlock_released = {*_released(request), name.lock}
-        errands.add(f"release lock {name.key!r} of {owner}", partial(_release, state.app, name, owner))
-    return {
-        "ok": f"{key!r} is being released; it was held by " + ", ".join(str(r.rlock_owner) for r, _ in found)
-    }
-
-
-def _release(app: Any, name: Name, owner: Owner) -> None:
-    settings.server(app).release(name, owner, 0)
+        logger.warning("lock %r of %s is released by remote control, while it runs", name.key, owner)
 
 
 def _active() -> list[Any]:

@@ -23,8 +23,7 @@ def with_tables(page):
 
 
 def table(command):
-    context = click.Context(command)
-    rows = [f"| `{_name(option, context)}` | {_meaning(option)} |" for option in options(command)]
+    rows = [f"| `{_name(option)}` | {_meaning(option)} |" for option in options(command)]
     return "\n".join(["| option | |", "|---|---|", *rows, ""])
 
 
@@ -32,11 +31,11 @@ def options(command):
     return [parameter for parameter in command.params if isinstance(parameter, click.Option)]
 
 
-def _name(option, context):
+def _name(option):
     name = option.opts[0]
     if isinstance(option.type, click.Choice):
         return f"{name} {' '.join(option.type.choices)}"
-    return name if option.is_flag else f"{name} {option.make_metavar(context)}"
+    return name if option.is_flag else f"{name} {option.metavar or option.type.name.upper()}"
 
 
 def _meaning(option):

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+from inspect import signature
 
 import pyte
 from celery.bin.base import CLIContext
@@ -25,6 +26,9 @@ from tests.support.daemon import ROOT
 from tests.support.processes import wait_until
 
 PROJ = "tests.ops.operated_proj:app"
+
+#: Before click 8.2 the runner mixes stderr into stdout unless it is told.
+APART = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
 
 #: Roomy: starting Python and Celery on a loaded machine takes its time.
 WITHIN = 60.0
@@ -53,6 +57,10 @@ class Locks:
         for since, task_id in enumerate(task_ids, 1):
             self.scripts.client.zadd(name.waiters, {f"{listener}:d:{task_id}": 1e15 + since})
 
+    def has_place(self, key, task_id):
+        places = self.scripts.client.zrange(self.scripts.name(key).waiters, 0, -1)
+        return any(place.decode().endswith(f":{task_id}") for place in places)
+
     def holder(self, key):
         """Owner's field in Redis, or None."""
         fields = self.scripts.client.hkeys(self.scripts.name(key).lock)
@@ -62,7 +70,7 @@ class Locks:
 def run(app, *args, **options):
     """The command in this process, not on a terminal."""
     context = CLIContext(app=app, no_color=False, workdir=None)
-    return CliRunner().invoke(rlock, list(args), obj=context, prog_name="celery rlock", **options)
+    return CliRunner(**APART).invoke(rlock, list(args), obj=context, prog_name="celery rlock", **options)
 
 
 def documents(result):
