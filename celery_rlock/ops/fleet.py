@@ -47,12 +47,15 @@ def ask(app: Celery, lock: str, timeout: float, worker: str | None = None) -> Fl
             timeout=timeout,
             destination=None if worker is None else [worker],
         )
-    except (OperationalError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - each broker has its own; some cannot ask workers at all
         return Fleet(error=f"{type(error).__name__}: {error}")
     return Fleet({name: answer for reply in replies or () for name, answer in reply.items()})
 
 
 def ping(app: Celery, timeout: float) -> set[str]:
-    """The nodenames of all workers that answer."""
-    replies = app.control.ping(timeout=timeout) or []
+    """The nodenames of all workers that answer. OperationalError when they cannot be asked."""
+    try:
+        replies = app.control.ping(timeout=timeout) or []
+    except Exception as error:
+        raise OperationalError(f"{type(error).__name__}: {error}") from error
     return {name for reply in replies for name in reply}

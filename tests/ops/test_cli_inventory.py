@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_rlock.core.client import connect
@@ -31,6 +31,7 @@ def everything(inventory):
     return {entry.key: entry for batch in inventory.locks() for entry in batch}
 
 
+@settings(deadline=None)
 @given(anything)
 def test_a_key_is_shown_as_the_user_named_it(key):
     """Semantics 15: whatever text it holds."""
@@ -38,6 +39,7 @@ def test_a_key_is_shown_as_the_user_named_it(key):
     assert digested or shown == key
 
 
+@settings(deadline=None)
 @given(anything)
 def test_a_key_is_found_by_what_was_shown(key):
     name = Name.of(key)
@@ -45,11 +47,13 @@ def test_a_key_is_found_by_what_was_shown(key):
         assert name.lock in {meant.lock for meant in names_of(written, "rlock:")}
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec=None, exclude_characters="\\"), min_size=1, max_size=20))
 def test_a_key_is_found_by_its_escaped_form(key):
     assert Name.of(key).lock in {meant.lock for meant in names_of(printable(key), "rlock:")}
 
 
+@settings(deadline=None)
 @given(anything)
 def test_no_text_reaches_the_terminal_unescaped(text):
     assert printable(text).isprintable()

@@ -122,6 +122,23 @@ def test_a_broker_that_is_down_does_not_hide_the_lock(server, locks):
     assert "worker-1@pod" in result.stdout
 
 
+def test_a_broker_that_cannot_ask_workers_does_not_hide_the_lock(app, locks, monkeypatch):
+    """As SQS, which has no fanout."""
+
+    def no_fanout(*_, **__):
+        raise NotImplementedError("fanout")
+
+    monkeypatch.setattr(type(app.control), "broadcast", no_fanout)
+    locks.hold("name")
+    result = run(app, "show", "name")
+    assert result.exit_code == 1
+    assert "NotImplementedError: fanout" in result.stdout
+    refused = run(app, "release", "--dead", "--yes")
+    assert refused.exit_code == 3
+    assert "the broker cannot be asked" in refused.stderr
+    assert locks.holder("name")
+
+
 def test_a_user_who_may_only_read_sees_everything_and_releases_nothing(server, client, locks):
     """The rights that docs/cli.md names are enough."""
     page = (ROOT / "docs" / "cli.md").read_text()
