@@ -10,8 +10,8 @@ from celery_rlock.checks.finding import Finding, NotChecked, error, named, ok, w
 from celery_rlock.checks.setup import Setup
 from celery_rlock.core.client import hide_password
 
-#: With RabbitMQ two workers of one name share one queue for what they are asked: either may answer.
-_ASK = 3
+#: With RabbitMQ two workers of one name share the queue of what they are asked: one of them answers.
+_ASK_RABBITMQ = 4
 _DECISIVE = ("rlock_prefix", "rlock_enabled")
 _ADDRESSES = ("rlock_url", "rlock_client")
 _FALLBACKS = ("result_backend", "broker_url")
@@ -33,7 +33,7 @@ def look_at_workers(setup: Setup) -> Iterator[Finding]:
     """Whether any answer, and each under a name of its own."""
     pids: dict[str, set[int]] = defaultdict(set)
     most: dict[str, int] = defaultdict(int)
-    for _ in range(_ASK):
+    for _ in range(_ASK_RABBITMQ if setup.broker == "amqp" else 1):
         answers: dict[str, list[int]] = defaultdict(list)
         for name, stats in setup.ask("stats"):
             answers[name].append(stats.get("pid", 0))
@@ -45,7 +45,7 @@ def look_at_workers(setup: Setup) -> Iterator[Finding]:
         yield error(
             f"more than one worker is called {named(twice)}: nobody can tell who holds a lock, and one of "
             "them is taken for the other when it is asked or restarted",
-            "give each worker a name of its own: celery worker -n worker-%i@%h, or the pod's name",
+            "give each worker a name of its own: celery worker -n NAME@%h, another NAME for each on a host",
         )
     if not pids:
         yield warn(

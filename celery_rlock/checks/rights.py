@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from redis.exceptions import NoPermissionError, ResponseError
 
@@ -29,6 +29,7 @@ DEL <lock>
 SET <token> 1 PX 1000
 GETDEL <token>
 ZADD <waiters> NX 1 probe
+PEXPIRE <waiters> 1000
 ZRANGE <waiters> 0 -1
 ZPOPMIN <waiters>
 ZREM <waiters> probe
@@ -41,7 +42,7 @@ SCAN 0 COUNT 1
 HGETALL <lock>
 """
 
-NEEDED = ("SUBSCRIBE", *(line.split()[0] for line in _FOR_LOCKS.split("\n") if line))
+NEEDED = ("SUBSCRIBE", *dict.fromkeys(line.split()[0] for line in _FOR_LOCKS.split("\n") if line))
 
 
 @each_primary
@@ -50,16 +51,17 @@ def look_at_rights(primary: Primary, setup: Setup) -> Iterator[Finding]:
     needed = dict(_refused(primary, setup, _FOR_LOCKS))
     if why := _refusal(lambda: _subscribe(primary, setup)):
         needed["SUBSCRIBE"] = why
-    optional = dict(_refused(primary, setup, _FOR_PEOPLE))
     if needed:
         reason = next(iter(needed.values()))
-        yield error(f"user {user!r} is refused {_list(needed)}: {reason}", _grant(user, needed, setup))
+        yield error(f"user {user!r} is refused {', '.join(needed)}: {reason}", _grant(user, needed, setup))
+        return
+    optional = dict(_refused(primary, setup, _FOR_PEOPLE))
     if optional:
         yield warn(
-            f"user {user!r} is refused {_list(optional)}: locks do without, but you see less of them",
+            f"user {user!r} is refused {', '.join(optional)}: locks do without, but you see less of them",
             _grant(user, optional, setup),
         )
-    if not needed and not optional:
+    else:
         yield ok(f"user {user!r} may run every command that locks need")
 
 
@@ -112,7 +114,3 @@ def _right(command: str, why: str, setup: Setup) -> str:
     if "channel" in why:
         return f"&{setup.scripts.channels}*"
     return f"~{setup.scripts.prefix}*"
-
-
-def _list(commands: Iterable[str]) -> str:
-    return ", ".join(commands)
