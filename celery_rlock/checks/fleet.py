@@ -10,7 +10,7 @@ from celery_rlock.checks.finding import Finding, NotChecked, error, named, ok, w
 from celery_rlock.checks.setup import Setup
 from celery_rlock.core.client import hide_password
 
-#: With RabbitMQ two workers of one name share the queue of what they are asked: one of them answers.
+#: With RabbitMQ two workers of one name may share the queue of what they are asked: one of them answers.
 _ASK_RABBITMQ = 4
 _DECISIVE = ("rlock_prefix", "rlock_enabled")
 _ADDRESSES = ("rlock_url", "rlock_client")

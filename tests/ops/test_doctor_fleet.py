@@ -8,10 +8,11 @@ import pytest
 from celery import Celery
 
 from celery_rlock import LockedTask
+from celery_rlock.checks.fleet import look_at_workers
+from celery_rlock.checks.setup import Setup
 from tests.conftest import DEFAULT_KIND
 from tests.ops.clinic import is_fine, look, only
 from tests.support.processes import free_port, wait_until
-from tests.support.rabbit import Rabbit
 from tests.support.workers import Worker
 
 SOON = 30
@@ -107,15 +108,18 @@ def test_a_broker_that_is_down_is_told_and_no_worker_is_asked(server, scheme):
         assert "broker" in what
 
 
-@pytest.mark.skipif(not Rabbit.available(), reason="no RabbitMQ on this machine")
-def test_two_workers_of_one_name_are_told_on_rabbitmq(server):
-    """There they share a queue, and only one of them answers each question."""
-    with Rabbit.start() as rabbit:
-        conf = settings(rabbit.url, server.url)
-        fleet = start(("twin@test", conf), ("twin@test", conf))
-        try:
-            what, _ = only(settled("workers", app_of(conf), "error"), "error")
-        finally:
-            for worker in fleet:
-                worker.stop()
+class OneAnswers(Setup):
+    """Two workers of one name on RabbitMQ: where they share the queue of what they are asked
+    (control_queue_exclusive=False, and Celery before it had that), only one of them answers each question.
+    """
+
+    broker = "amqp"
+
+    def ask(self, command):
+        self.asked = getattr(self, "asked", 0) + 1
+        return [("twin@test", {"pid": 10 + self.asked % 2})]
+
+
+def test_two_workers_that_answer_in_turn_are_told():
+    what, _ = only(list(look_at_workers(OneAnswers(Celery("patient", set_as_current=False)))), "error")
     assert "twin@test" in what
