@@ -9,7 +9,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 from celery_rlock import settings
 from celery_rlock.checks.finding import Finding, NotChecked, error, ok
 from celery_rlock.checks.setup import Setup
-from celery_rlock.core.client import hide_password
+from celery_rlock.core.url import hide_password
 from celery_rlock.errors import ConfigurationError
 
 

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from redis.exceptions import RedisError
-
 from celery_rlock.checks.finding import Finding, error, ok, warn
 from celery_rlock.checks.primary import Primary, each_primary
 from celery_rlock.checks.setup import Setup
+from celery_rlock.core.cluster import FAILURES
 from celery_rlock.core.execution import new_delivery
 from celery_rlock.core.name import Name, Owner
 from celery_rlock.core.replies import Busy, Place, Taken
@@ -35,8 +34,8 @@ def look_at_scripts(primary: Primary, setup: Setup) -> Iterator[Finding]:
     """Take it, enter it again, be refused, renew, wait, release, be woken."""
     try:
         with _cleaning(primary):
-            wrong = list(_wrong_answers(setup.scripts, primary.probe))
-    except (RLockError, RedisError) as failure:
+            wrong = list(_wrong_answers(setup.scripts, primary))
+    except (RLockError, *FAILURES) as failure:
         yield error(f"the scripts do not run: {failure}", _REPAIR)
         return
     for what in wrong:
@@ -45,9 +44,9 @@ def look_at_scripts(primary: Primary, setup: Setup) -> Iterator[Finding]:
         yield ok("taken, entered again, refused to others, renewed, released, a waiter woken")
 
 
-def _wrong_answers(scripts: Scripts, probe: Name) -> Iterator[str]:
-    owner, other = _owner(), _owner()
-    with scripts.client.pubsub() as pubsub:
+def _wrong_answers(scripts: Scripts, primary: Primary) -> Iterator[str]:
+    probe, owner, other = primary.probe, _owner(), _owner()
+    with primary.client.pubsub() as pubsub:
         pubsub.subscribe(scripts.channels + other.delivery)
         pubsub.get_message(timeout=_TO_HEAR)
         taken = scripts.acquire(probe, owner, 1, _LEASE, "doctor")

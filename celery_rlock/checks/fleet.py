@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_rlock.checks.finding import Finding, NotChecked, error, named, ok, warn
 from celery_rlock.checks.setup import Setup
-from celery_rlock.core.client import hide_password
+from celery_rlock.core.url import hide_password
 
 #: With RabbitMQ two workers of one name may share the queue of what they are asked: one of them answers.
 _ASK_RABBITMQ = 4

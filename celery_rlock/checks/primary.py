@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from itertools import islice
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from redis.cluster import RedisCluster
 from redis.exceptions import NoPermissionError
 
 from celery_rlock.checks.finding import Finding, NotChecked, located
+from celery_rlock.core.cluster import primaries, server_of
 from celery_rlock.core.name import Name
 
 if TYPE_CHECKING:
@@ -43,20 +44,29 @@ class Primary:
 
 
 def primaries_of(scripts: Scripts) -> list[Primary]:
-    client: Any = scripts.client
-    if isinstance(client, RedisCluster):
-        return list(_of_cluster(client, scripts))
-    return [Primary(address_of(client), client, next(_probes(scripts)))]
+    """Each with a probe of its own."""
+    missing = {address_of(client) for client in primaries(scripts.client)}
+    found = []
+    for probe in islice(_probes(scripts), _PROBES):
+        client = server_of(scripts.client, probe.lock)
+        address = address_of(client)
+        if address in missing:
+            missing.remove(address)
+            found.append(Primary(address, client, probe))
+        if not missing:
+            break
+    return found
 
 
-def address_of(client: Any) -> str:
-    """`host:port`, a socket's path, or what kind of client it is."""
-    options = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
+def address_of(client: redis.Redis) -> str:
+    """`host:port`, a socket's path, or how Sentinel calls it."""
+    pool: Any = client.connection_pool
+    options = pool.connection_kwargs
     if "path" in options:
         return str(options["path"])
     if "host" in options:
         return f"{options['host']}:{options.get('port', 6379)}"
-    return type(client).__name__
+    return str(getattr(pool, "service_name", type(client).__name__))
 
 
 Look = Callable[["Setup"], Iterable[Finding]]
@@ -72,17 +82,6 @@ def each_primary(look: Callable[[Primary, Setup], Iterable[Finding]]) -> Look:
             yield from located(found, primary.address) if len(primaries) > 1 else found
 
     return look_at_each
-
-
-def _of_cluster(client: Any, scripts: Scripts) -> Iterator[Primary]:
-    missing = {node.name for node in client.get_primaries()}
-    for probe, _ in zip(_probes(scripts), range(_PROBES), strict=False):
-        node = client.get_node_from_key(probe.lock)
-        if node.name in missing:
-            missing.remove(node.name)
-            yield Primary(node.name, client.get_redis_connection(node), probe)
-        if not missing:
-            return
 
 
 def _probes(scripts: Scripts) -> Iterator[Name]:

@@ -35,6 +35,9 @@ ZPOPMIN <waiters>
 ZREM <waiters> probe
 """
 
+#: And for tasks with `lock_replicas`.
+_FOR_REPLICAS = "WAIT 0 1"
+
 #: What only those who look at locks need.
 _FOR_PEOPLE = """
 INFO server
@@ -48,7 +51,8 @@ NEEDED = ("SUBSCRIBE", *dict.fromkeys(line.split()[0] for line in _FOR_LOCKS.spl
 @each_primary
 def look_at_rights(primary: Primary, setup: Setup) -> Iterator[Finding]:
     user = _user(primary)
-    needed = dict(_refused(primary, setup, _FOR_LOCKS))
+    commands = _FOR_LOCKS + _FOR_REPLICAS if setup.replicas else _FOR_LOCKS
+    needed = dict(_refused(primary, setup, commands))
     if why := _refusal(lambda: _subscribe(primary, setup)):
         needed["SUBSCRIBE"] = why
     if needed:

@@ -88,10 +88,10 @@ def look_at_persistence(primary: Primary, _: Setup) -> Iterator[Finding]:
 @each_primary
 def look_at_replicas(primary: Primary, setup: Setup) -> Iterator[Finding]:
     """Whether as many are connected as `lock_replicas` demands."""
-    wanted = max((getattr(one.options, "replicas", 0) for one in setup.tasks), default=0)
-    there = sum(1 for replica in _replicas(primary.info) if replica.get("state") == "online")
+    wanted = setup.replicas
     if not wanted:
         raise NotChecked("no task sets lock_replicas")
+    there = sum(1 for replica in _replicas(primary.info) if replica.get("state") == "online")
     if there < wanted:
         yield error(
             f"lock_replicas is {wanted}, but {there} replicas are connected: no such lock can be taken",

@@ -53,6 +53,11 @@ class Setup:
         """Those that are scheduled again when their lock is busy, or may be."""
         return [one for one in self.tasks if one.options.busy == "retry" or callable(one.options.busy)]
 
+    @property
+    def replicas(self) -> int:
+        """The most that a task wants to have its lock."""
+        return max((one.options.replicas for one in self.tasks), default=0)
+
     def setting(self, name: str, of_worker: str) -> Any:
         """A setting of the app, unless the worker's command line says otherwise."""
         chosen = getattr(self._worker, of_worker, None)

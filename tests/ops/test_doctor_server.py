@@ -11,10 +11,10 @@ import redis
 from celery_rlock.checks.catalogue import CHECKS
 from celery_rlock.checks.clock import Sample, judge
 from celery_rlock.checks.rights import NEEDED
-from celery_rlock.checks.server import look_at_replicas, look_at_version
+from celery_rlock.checks.server import look_at_version
 from celery_rlock.checks.setup import Setup
 from tests.conftest import DEFAULT_KIND
-from tests.ops.clinic import is_fine, look, make_app, only
+from tests.ops.clinic import add_task, is_fine, look, make_app, only
 from tests.support.daemon import ROOT
 from tests.support.processes import free_port, wait_until
 from tests.support.servers import Server
@@ -201,6 +201,13 @@ class TestRights:
         assert "PUBLISH, SUBSCRIBE" in what
         assert todo.endswith(" &rlock:wake:*")
 
+    def test_what_replicas_need_is_needed_where_they_are(self, user):
+        app = user(*ALL, "-wait")
+        assert is_fine("rights", app)
+        add_task(app, "replicated", lock_replicas=1)
+        _, todo = only(look("rights", app), "error")
+        assert todo.endswith(" +wait")
+
     def test_what_only_people_need_is_a_warning_and_the_rest_is_not_checked(self, user):
         app = user(*ALL, "-info")
         what, _ = only(look("rights", app), "warn")
@@ -311,18 +318,13 @@ class TestPersistence:
 
 
 class TestReplicas:
-    def look(self, app, wanted):
-        setup = Setup(app)
-        for one in setup.tasks:
-            object.__setattr__(one.options, "replicas", wanted)
-        return list(look_at_replicas(setup))
-
-    def test_fewer_than_lock_replicas_are_told(self, with_replica):
-        what, _ = only(self.look(with_replica, 2), "error")
+    def test_fewer_than_lock_replicas_are_told(self, primary, replica):
+        what, _ = only(look("replicas", app_on(primary.url, lock_replicas=2)), "error")
         assert "1 replicas" in what
 
-    def test_as_many_are_fine(self, with_replica):
-        wait_until(lambda: self.look(with_replica, 1)[0].level == "ok", what="the replica to be online")
+    def test_as_many_are_fine(self, primary, replica):
+        app = app_on(primary.url, lock_replicas=1)
+        wait_until(lambda: is_fine("replicas", app), what="the replica to be online")
 
 
 @pytest.fixture(scope="module")
@@ -347,9 +349,7 @@ def cluster():
 
 @pytest.fixture
 def on_cluster(cluster):
-    app = make_app(conf={"broker_url": "memory://"})
-    app.conf.rlock_client = lambda: redis.RedisCluster(host="127.0.0.1", port=cluster[0].port)
-    return app
+    return app_on(f"redis+cluster://127.0.0.1:{cluster[0].port}")
 
 
 class TestCluster:
