@@ -39,7 +39,7 @@ def _repair(trouble: Exception) -> str:
     if isinstance(trouble, AuthenticationError):
         return "correct user and password in rlock_url"
     if isinstance(trouble, NoPermissionError):
-        return "ACL SETUSER … +@connection: the client names itself when it connects"
+        return "grant the lock's user +client|setname, and +select for a database other than 0"
     return (
         "start the server, let this host reach it, or correct rlock_url; until then lock_unavailable decides"
     )

@@ -19,7 +19,8 @@ _FALLBACKS = ("result_backend", "broker_url")
 
 def look_at_broker(setup: Setup) -> Iterator[Finding]:
     trouble = setup.broker_trouble
-    where = setup.app.connection_for_write().as_uri()
+    connection = setup.app.connection_for_write()
+    where = connection.as_uri() if connection.password else connection.as_uri().replace(":**@", "")
     if trouble is None:
         yield ok(f"{where} answers")
     else:
