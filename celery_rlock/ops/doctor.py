@@ -8,7 +8,10 @@ from celery_rlock.checks.catalogue import CHECKS, NAMES
 from celery_rlock.checks.setup import Setup
 from celery_rlock.ops.report import Line, Report
 
-_EXIT_ERRORS = 1
+_FINE, _PROBLEM, _UNREACHABLE = 0, 1, 3
+
+#: Without these the others have nothing to look at.
+_REACHING = ("connection", "broker")
 
 
 @click.command()
@@ -30,6 +33,7 @@ def doctor(ctx: click.Context, *, as_json: bool, strict: bool, skip: tuple[str, 
       0  nothing is wrong; there may be warnings
       1  something is wrong, or with --strict there are warnings
       2  the command line is wrong
+      3  the lock's server or the broker cannot be asked
     """
     setup = Setup(ctx.obj.app, timeout=timeout)
     setup.load()
@@ -45,5 +49,10 @@ def doctor(ctx: click.Context, *, as_json: bool, strict: bool, skip: tuple[str, 
         click.echo(report.as_json())
     else:
         report.show()
-    if report.errors or (strict and report.warnings):
-        ctx.exit(_EXIT_ERRORS)
+    ctx.exit(_exit_code(report, strict=strict))
+
+
+def _exit_code(report: Report, *, strict: bool) -> int:
+    if report.has_error_in(*_REACHING):
+        return _UNREACHABLE
+    return _PROBLEM if report.errors or (strict and report.warnings) else _FINE

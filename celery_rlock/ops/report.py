@@ -34,6 +34,9 @@ class Report:
     def warnings(self) -> int:
         return self._counts["warn"]
 
+    def has_error_in(self, *checks: str) -> bool:
+        return any(line.finding.level == "error" for line in self._lines if line.check in checks)
+
     def as_json(self) -> str:
         findings = [{"check": line.check, **line.finding._asdict()} for line in self._lines]
         counts = {"errors": self.errors, "warnings": self.warnings}

@@ -78,10 +78,10 @@ def test_a_wrong_command_line_ends_with_2(conf):
     assert "persistence" in done.stderr
 
 
-def test_a_redis_that_is_down_ends_with_1(conf):
+def test_a_redis_that_is_down_ends_with_3(conf):
     url = f"redis://:secret@127.0.0.1:{free_port()}/0"
     done = run_doctor("--skip", "workers", "--skip", "agreement", conf={**conf, "rlock_url": url})
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert lines(done.stdout)["connection"][0] == "✗"
     assert "secret" not in done.stdout + done.stderr
 
