@@ -53,20 +53,26 @@ def _wrong_answers(scripts: Scripts, primary: Primary) -> Iterator[str]:
         again = scripts.acquire(probe, owner, 2, _LEASE, "doctor")
         refused = scripts.acquire(probe, other, 1, _LEASE, "doctor")
         place = Place(probe, f"{other.delivery}:{other.field}", "", _LEASE)
-        answers = [*scripts.renew([(probe, owner, _LEASE)]), *scripts.wait([place])]
+        [renewed] = _given(scripts.renew([(probe, owner, _LEASE)]))
+        [_] = _given(scripts.wait([place]))
         released = scripts.release(probe, owner, 0)
         heard = pubsub.get_message(timeout=_TO_HEAR)
     if not isinstance(taken, Taken) or again != taken:
         yield f"a free lock was not taken and entered again: {taken}, {again}"
     if not isinstance(refused, Busy):
         yield f"a lock that is held was given to somebody else: {refused}"
-    yield from (
-        f"renewing and waiting failed: {answer}" for answer in answers if isinstance(answer, Exception)
-    )
-    if answers[0] is False or released != 1:
+    if renewed is False or released != 1:
         yield "a lock that is held could not be renewed and released"
     if heard is None or not text(heard["data"]).startswith("turn "):
         yield "a waiter was not told that its turn had come"
+
+
+def _given(answers: Iterable[Any]) -> Iterator[Any]:
+    """Those that are no errors; one that is, is raised."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+        yield answer
 
 
 @each_primary

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
 
 from celery.backends.base import DisabledBackend
 
+from celery_rlock import settings
 from celery_rlock.checks.finding import Finding, NotChecked, error, named, warn
 from celery_rlock.checks.setup import Locked, Setup
+from celery_rlock.core.url import parse
+from celery_rlock.errors import ConfigurationError
 
 _HERE = re.compile(r"localhost|127\.[\d.]+|::1|0\.0\.0\.0|/.*|", re.IGNORECASE)
 
@@ -39,20 +41,29 @@ def _templates(one: Locked) -> set[str]:
 
 def look_at_shared(setup: Setup) -> Iterator[Finding]:
     """A lock server on this host, with a broker elsewhere, is not everybody's."""
-    client: Any = setup.scripts.client
-    options = getattr(getattr(client, "connection_pool", None), "connection_kwargs", None)
-    if options is None:
-        raise NotChecked("this client does not tell its address")
-    lock = str(options.get("path") or options.get("host") or "")
+    locks = _addresses(setup)
     broker = str(setup.app.connection_for_write().hostname or "")
-    if lock and _is_here(lock) and not _is_here(broker):
+    if all(map(_is_here, locks)) and not _is_here(broker):
         published = [one.name for one in setup.tasks if one.options.from_ == "publish"]
         whom = f", and so does whoever publishes {named(published)}" if published else ""
         yield error(
-            f"the locks are on {lock}, the broker is on {broker}: each host locks on a server of its "
+            f"the locks are on {named(locks)}, the broker is on {broker}: each host locks on a server of its "
             f"own{whom}",
             "set rlock_url to one server that every worker and publisher reaches under that name",
         )
+
+
+def _addresses(setup: Setup) -> list[str]:
+    """As they are written: nobody is asked, for this is looked at while a worker starts."""
+    if setup.app.conf.get("rlock_client") is not None:
+        raise NotChecked("rlock_client decides where the locks are")
+    try:
+        target = parse(settings.lock_url(setup.app))
+    except ConfigurationError as wrong:
+        raise NotChecked("where the locks are cannot be understood") from wrong
+    if target.kind == "sentinel":
+        raise NotChecked("Sentinel decides where the locks are")
+    return [str(target.options["path"])] if target.kind == "unix" else [host for host, _ in target.nodes]
 
 
 def _is_here(host: str) -> bool:

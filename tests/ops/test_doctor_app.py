@@ -12,6 +12,7 @@ from celery import Celery
 from celery.worker.request import Request
 
 from celery_rlock import LockedTask
+from celery_rlock.checks.catalogue import CHECKS
 from celery_rlock.checks.setup import Setup
 from celery_rlock.worker import waking
 from celery_rlock.worker.request import LockedRequestMixin
@@ -26,6 +27,17 @@ def configured(monkeypatch, namespace=None, **names):
     app = Celery("patient", set_as_current=False)
     app.config_from_object("patient_settings", namespace=namespace)
     return app
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+def test_nobody_is_asked(proxy, scheme):
+    """A worker looks at these while it starts."""
+    url = f"{scheme}://127.0.0.1:{proxy.port}"
+    app = make_app(conf={"broker_url": proxy.url, "result_backend": proxy.url, "rlock_url": url})
+    for check in CHECKS:
+        if check.asks == "app":
+            assert {finding.level for finding in look(check.name, app)} <= {"ok", "warn"}
+    assert proxy.seen == []
 
 
 class TestSettings:
@@ -218,6 +230,17 @@ class TestShared:
     )
     def test_a_server_that_is_as_far_is_fine(self, conf):
         assert is_fine("shared", make_app(conf=conf))
+
+    @pytest.mark.parametrize(
+        "conf",
+        [
+            {"rlock_client": "a:b"},
+            {"rlock_url": "sentinel://localhost/0?master_name=m"},
+            {"rlock_url": "x://"},
+        ],
+    )
+    def test_where_the_locks_are_may_not_be_known(self, conf):
+        only(look("shared", make_app(conf={**ELSEWHERE, **conf})), "skip")
 
 
 class TestResults:

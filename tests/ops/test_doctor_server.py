@@ -10,9 +10,11 @@ import redis
 
 from celery_rlock.checks.catalogue import CHECKS
 from celery_rlock.checks.clock import Sample, judge
+from celery_rlock.checks.cycle import look_at_scripts
 from celery_rlock.checks.rights import NEEDED
 from celery_rlock.checks.server import look_at_version
 from celery_rlock.checks.setup import Setup
+from celery_rlock.core.replies import Taken
 from tests.conftest import DEFAULT_KIND
 from tests.ops.clinic import add_task, is_fine, look, make_app, only
 from tests.support.daemon import ROOT
@@ -219,6 +221,23 @@ class TestRights:
         assert "password" in todo
 
 
+class TestScripts:
+    @pytest.mark.parametrize("command", ["evalsha", "hset", "zadd", "publish", "subscribe"])
+    def test_one_that_cannot_run_is_told(self, user, command):
+        what, todo = only(look("scripts", user(*ALL, f"-{command}")), "error")
+        assert "do not run" in what
+        assert "rights" in todo
+
+    def test_a_server_that_forgets_at_once_is_told(self, server):
+        """A lease that is over when it is looked at again, as where every key is evicted."""
+        app = app_on(server.url)
+        setup = Setup(app)
+        setup.scripts.acquire = lambda *_: Taken(1)
+        what = [finding.what for finding in look_at_scripts(setup)]
+        assert any("given to somebody else" in text for text in what)
+        assert any("could not be renewed" in text for text in what)
+
+
 class TestLatency:
     def test_it_is_measured(self, app):
         what, _ = only(look("latency", app), "ok")
@@ -227,6 +246,11 @@ class TestLatency:
     def test_a_lease_that_is_as_short_as_an_answer_is_told(self, server):
         _, todo = only(look("latency", app_on(server.url, lock_ttl=0.0005)), "warn")
         assert "lock_ttl" in todo
+
+    def test_one_that_every_task_feels_is_told(self, app, monkeypatch):
+        monkeypatch.setattr("celery_rlock.checks.cycle._SLOW_MS", 0.001)
+        what, _ = only(look("latency", app), "warn")
+        assert "each task pays" in what
 
 
 class Ahead(redis.Redis):
