@@ -42,7 +42,7 @@ def look_at_tasks(setup: Setup) -> Iterator[Finding]:
     elif not setup.tasks:
         yield warn(
             "no task of this app is locked",
-            "give those that must not overlap base=LockedTask, if there are any",
+            "name your app with celery -A; give tasks that must not overlap base=LockedTask",
         )
     else:
         yield ok(f"{len(setup.tasks)} locked")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from celery_rlock.checks.finding import Finding, error, named, warn
 from celery_rlock.checks.setup import Setup
+from celery_rlock.options import Options
 
 #: A lease is renewed, so a longer one only keeps a key longer from those who come after a dead host.
 _LONG_LEASE = 300
@@ -34,21 +35,27 @@ def look_at_leases(setup: Setup) -> Iterator[Finding]:
 
 
 def look_at_limits(setup: Setup) -> Iterator[Finding]:
-    for one in setup.tasks:
-        limits, options = setup.limits(one), one.options
-        if options.wait and limits and options.wait >= min(limits):
-            yield error(
-                f"lock_wait of {one.name} is {options.wait:g} s, its time limit {min(limits):g} s: the limit "
-                "ends it while it still waits",
-                "lower lock_wait, or leave it out: a waiter that is scheduled again takes no time from its "
-                "limit",
-            )
-        if options.max_hold is None or options.lost != "warn":
-            continue
-        if not limits or max(limits) > options.max_hold:
-            limit = f"its time limit is {max(limits):g} s" if limits else "it has no time limit"
-            yield warn(
-                f"lock_max_hold of {one.name} is {options.max_hold:g} s, but {limit}: it may run on without "
-                "its lock",
-                f'set time_limit to {options.max_hold:g} or less, or lock_lost="abort"',
-            )
+    impatient = [one for one in setup.tasks if _ends_while_waiting(one.options, setup.limits(one))]
+    if impatient:
+        yield error(
+            f"lock_wait of {named(one.name for one in impatient)} is not below their time limit, which ends "
+            "them while they still wait",
+            "lower lock_wait, or leave it out: a waiter that is scheduled again takes no time from its limit",
+        )
+    outlasting = [one for one in setup.tasks if _may_outlast(one.options, setup.limits(one))]
+    if outlasting:
+        yield warn(
+            f"{named(one.name for one in outlasting)} may run longer than lock_max_hold, and then without "
+            "their lock: their time limit is longer, or they have none",
+            'set time_limit to lock_max_hold or less, or lock_lost="abort"',
+        )
+
+
+def _ends_while_waiting(options: Options, limits: list[float]) -> bool:
+    return bool(limits) and options.wait >= min(limits)
+
+
+def _may_outlast(options: Options, limits: list[float]) -> bool:
+    if options.max_hold is None or options.lost != "warn":
+        return False
+    return not limits or max(limits) > options.max_hold

@@ -21,6 +21,7 @@ _REACHING = ("connection", "broker")
 @click.option(
     "--timeout",
     default=1.0,
+    type=click.FloatRange(min=0, min_open=True),
     show_default=True,
     help="Seconds that the broker and the workers have to answer.",
 )

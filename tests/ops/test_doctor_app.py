@@ -98,6 +98,11 @@ class TestTasks:
         assert "1" in what
 
 
+class PassesOnFirst:
+    def __call__(self, *args, **kwargs):
+        return super().__call__(*args, **kwargs)
+
+
 class Plain:
     def __call__(self, *args, **kwargs):
         return self.run(*args, **kwargs)
@@ -140,6 +145,10 @@ class Mixed(Plain, LockedTask):
     abstract = True
 
 
+class Hidden(PassesOnFirst, OwnMethods):
+    abstract = True
+
+
 class OwnApplyAsync(LockedTask):
     abstract = True
 
@@ -170,11 +179,18 @@ class GoodRequest(LockedTask):
 
 
 class TestBypass:
-    @pytest.mark.parametrize("base", [OwnMethods, Mixed])
+    @pytest.mark.parametrize("base", [OwnMethods, Mixed, Hidden])
     def test_a_call_without_super_takes_no_lock(self, base):
         what, todo = only(look("bypass", make_app(base=base)), "error")
         assert "locked" in what
         assert "super().__call__()" in todo
+
+    def test_a_class_of_many_tasks_is_told_once(self):
+        app = make_app(base=OwnMethods)
+        for number in range(4):
+            add_task(app, f"other {number}", base=OwnMethods)
+        what, _ = only(look("bypass", app), "error")
+        assert "locked, other 0, other 1 and 2 more" in what
 
     def test_a_binding_without_super_takes_no_lock(self):
         _, todo = only(look("bypass", make_app(base=OwnBinding)), "error")
