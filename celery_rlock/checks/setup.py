@@ -9,6 +9,7 @@ from redis.exceptions import NoPermissionError
 
 from celery_rlock import settings
 from celery_rlock.checks.finding import NotChecked
+from celery_rlock.checks.patience import within
 from celery_rlock.checks.primary import Primary, primaries_of
 from celery_rlock.core.scripts import Scripts
 from celery_rlock.options import Options
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from celery import Celery
 
 _TIMEOUT = 1.0
+
+#: What connects may take so many times as long as what only answers.
+_PATIENCE = 5
 
 
 class Locked(NamedTuple):
@@ -77,12 +81,7 @@ class Setup:
     @cached_property
     def broker_trouble(self) -> Exception | None:
         """Why the broker cannot be asked."""
-        try:
-            with self.app.connection_for_write(connect_timeout=self.timeout) as connection:
-                connection.ensure_connection(max_retries=1, interval_start=0)
-        except Exception as error:  # noqa: BLE001 - each transport has errors of its own
-            return error
-        return None
+        return within(_PATIENCE * self.timeout, self._connect_to_broker)
 
     def ask(self, command: str) -> list[tuple[str, dict[str, Any]]]:
         """What the workers answer: their names, one as often as it answers."""
@@ -98,12 +97,7 @@ class Setup:
     @cached_property
     def trouble(self) -> Exception | None:
         """Why the lock's server cannot be asked."""
-        try:
-            for primary in self._primaries:
-                _ping(primary)
-        except Exception as error:  # noqa: BLE001 - `rlock_client` may raise anything
-            return error
-        return None
+        return within(_PATIENCE * self.timeout, self._ping_primaries)
 
     @property
     def primaries(self) -> list[Primary]:
@@ -112,6 +106,14 @@ class Setup:
         if self.trouble is not None:
             raise NotChecked("there is no connection")
         return self._primaries
+
+    def _connect_to_broker(self) -> None:
+        with self.app.connection_for_write(connect_timeout=self.timeout) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0)
+
+    def _ping_primaries(self) -> None:
+        for primary in self._primaries:
+            _ping(primary)
 
     @cached_property
     def _primaries(self) -> list[Primary]:

@@ -8,11 +8,12 @@ import pytest
 from celery import Celery
 
 from celery_rlock import LockedTask
-from celery_rlock.checks.fleet import look_at_workers
+from celery_rlock.checks.fleet import look_at_broker, look_at_workers
 from celery_rlock.checks.setup import Setup
 from tests.conftest import DEFAULT_KIND
 from tests.ops.clinic import is_fine, look, only
 from tests.support.processes import free_port, wait_until
+from tests.support.proxy import Proxy
 from tests.support.workers import Worker
 
 SOON = 30
@@ -106,6 +107,15 @@ def test_a_broker_that_is_down_is_told_and_no_worker_is_asked(server, scheme):
     for check in ("workers", "agreement"):
         what, _ = only(look(check, app), "skip")
         assert "broker" in what
+
+
+def test_a_broker_that_is_silent_is_told(server):
+    """kombu alone would wait for it for ever."""
+    with Proxy(server.port) as proxy:
+        proxy.freeze()
+        setup = Setup(app_of(settings(proxy.url, server.url)), timeout=0.1)
+        what, _ = only(list(look_at_broker(setup)), "error")
+    assert "no answer within" in what
 
 
 class OneAnswers(Setup):

@@ -10,6 +10,7 @@ import redis
 
 from celery_rlock.checks.catalogue import CHECKS
 from celery_rlock.checks.clock import Sample, judge
+from celery_rlock.checks.connection import look_at_connection
 from celery_rlock.checks.cycle import look_at_scripts
 from celery_rlock.checks.rights import NEEDED
 from celery_rlock.checks.server import look_at_version
@@ -81,6 +82,13 @@ class TestConnection:
         proxy.freeze()
         what, _ = only(look("connection", app_on(proxy.url + "?socket_timeout=0.2")), "error")
         assert "Timeout" in what
+
+    def test_a_client_of_ones_own_that_never_gives_up_is_told(self, proxy):
+        proxy.freeze()
+        app = make_app(conf={"broker_url": "memory://"})
+        app.conf.rlock_client = lambda: redis.Redis(port=proxy.port, socket_timeout=None)
+        what, _ = only(list(look_at_connection(Setup(app, timeout=0.1))), "error")
+        assert "no answer within" in what
 
     def test_a_client_of_ones_own_that_fails_is_told(self):
         app = make_app(
