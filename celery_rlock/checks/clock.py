@@ -66,10 +66,10 @@ def judge(samples: list[Sample]) -> Iterator[Finding]:
 
 def _sample(primary: Primary) -> Sample:
     time.sleep(_PAUSE)
-    before = time.monotonic()
+    before, local = time.monotonic(), time.time()
     seconds, micros = primary.client.time()
     after = time.monotonic()
-    return Sample(seconds + micros / 1e6, time.time() - (after - before) / 2, before, after)
+    return Sample(seconds + micros / 1e6, local + (after - before) / 2, before, after)
 
 
 def _jump(one: Sample, next_one: Sample) -> float:

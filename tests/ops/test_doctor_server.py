@@ -30,6 +30,12 @@ def app_on(url, **options):
     return make_app(conf={"rlock_url": url, "broker_url": "memory://"}, **options)
 
 
+@pytest.fixture(autouse=True)
+def loaded_machine(monkeypatch):
+    """A machine that other tests use is not slow for that."""
+    monkeypatch.setattr("celery_rlock.checks.cycle._SLOW_MS", 1000)
+
+
 @pytest.fixture
 def app(server):
     return app_on(server.url)
@@ -65,6 +71,16 @@ def test_a_good_server_is_fine_on_every_kind(each_server):
     assert levels["persistence"] == {"warn"}
     assert levels["replicas"] == {"skip"}
     assert each_server.client().keys() == []
+
+
+@pytest.mark.parametrize("options", [{"protocol": 3}, {"decode_responses": True}])
+def test_a_client_of_ones_own_is_served(server, options):
+    app = make_app(conf={"broker_url": "memory://"})
+    app.conf.rlock_client = lambda: redis.Redis(port=server.port, **options)
+    for check in ON_SERVER:
+        assert {finding.level for finding in look(check, app)} <= {"ok", "warn", "skip"}, check
+    assert is_fine("scripts", app)
+    assert is_fine("rights", app)
 
 
 class TestConnection:
