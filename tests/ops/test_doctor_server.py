@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from functools import partial
 
 import pytest
 import redis
@@ -368,22 +369,27 @@ class TestReplicas:
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Three primaries."""
-    nodes = [Server.start(DEFAULT_KIND, cluster_enabled="yes", cluster_node_timeout=1000) for _ in range(3)]
-    slots = [(0, 5460), (5461, 10922), (10923, 16383)]
-    for node, (first, last) in zip(nodes, slots, strict=True):
-        node.client().execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
-        node.client().execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port)
-
-    def agree():
-        return all(b"cluster_state:ok" in node.client().execute_command("CLUSTER", "INFO") for node in nodes)
-
+    """Three primaries; the port of their bus is chosen, for the default may be taken by anybody."""
+    buses = [free_port() for _ in range(3)]
+    nodes = []
     try:
-        wait_until(agree, timeout=20, what="the cluster")
+        for number, bus in enumerate(buses):
+            node = Server.start(DEFAULT_KIND, cluster_enabled="yes", cluster_port=bus)
+            nodes.append(node)
+            run = partial(node.client().execute_command, "CLUSTER")
+            run("ADDSLOTSRANGE", number * 5500, min(16384, (number + 1) * 5500) - 1)
+            run("SET-CONFIG-EPOCH", number + 1)
+            if number:
+                run("MEET", "127.0.0.1", nodes[0].port, buses[0])
+        wait_until(lambda: all(map(is_whole, nodes)), timeout=30, what="the cluster")
         yield nodes
     finally:
         for node in nodes:
             node.stop()
+
+
+def is_whole(node):
+    return b"cluster_state:ok" in node.client().execute_command("CLUSTER", "INFO")
 
 
 @pytest.fixture
