@@ -36,7 +36,14 @@ class CeleryProcesses:
 
     def start_beat(self, name: str, env: Mapping[str, str] | None = None) -> Process:
         """A beat with a schedule file of its own; returns at once."""
-        options = ("--schedule", str(self._processes.directory / f"{name}.schedule"), "--pidfile", "")
+        options = (
+            "--schedule",
+            str(self._processes.directory / f"{name}.schedule"),
+            "--pidfile",
+            "",
+            "-l",
+            "INFO",
+        )
         return self._processes.start(name, (*self._celery, "beat", *options), {**self._env, **(env or {})})
 
 

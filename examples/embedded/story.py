@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from rich.console import Console
+from rich.table import Table
 
 from examples.embedded.processes import Processes
 
@@ -36,6 +37,14 @@ def wait_until(done: Callable[[], object], what: str, timeout: float = 60) -> No
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {timeout:g} s in vain for {what}")
         time.sleep(0.02)
+
+
+def figures(*columns: str) -> Table:
+    """A table of numbers; the first column says of what."""
+    table = Table("", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
 
 
 def _environment() -> dict[str, str]:
