@@ -36,7 +36,7 @@ def wait_until(done: Callable[[], object], what: str, timeout: float = 60) -> No
     while not done():
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {timeout:g} s in vain for {what}")
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def figures(*columns: str) -> Table:

@@ -23,6 +23,7 @@ class Outdated(Exception):
 class Board:
     def __init__(self, client: Redis | RedisCluster, number: int) -> None:
         self._client = client
+        self._record = client.register_script(RECORD)
         self._tag = f"{{board:{number}}}"
         self.ranking_key = f"{self._tag}:ranking"
 
@@ -39,12 +40,19 @@ class Board:
         """Add a game's points; `seen` is the number of games they were reckoned from. Outdated if it grew."""
         keys = (self.game_key(game), self.totals_key(user), self.day_key(user, day), self.ranking_key)
         args = (user, seen, points, RANKING_SIZE, _kept_ms(DAY_KEPT), _kept_ms(TOTALS_KEPT))
-        if self._client.eval(RECORD, len(keys), *keys, *args) == -1:
+        if self._record(keys, args) == -1:
             raise Outdated(user, seen)
 
     def ranking(self) -> list[str]:
         """The best users, the first of them first."""
         return [user.decode() for user in self._client.zrevrange(self.ranking_key, 0, -1)]
+
+    def keys(self) -> list[bytes]:
+        return list(self._client.scan_iter(match=f"{self._tag}*", count=1000))
+
+    def lifetime_ms(self, key: bytes) -> int:
+        """What is left of it; -1 for one that lives for ever."""
+        return int(self._client.pttl(key))
 
     def totals_key(self, user: str) -> str:
         return f"{self._tag}:totals:{user}"
