@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from celery_rlock import RLock
-from examples.django.site import Site
+from examples.django.website import Site
 from examples.embedded.processes import Processes
 from examples.embedded.story import figures, run, wait_until
 
