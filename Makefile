@@ -43,7 +43,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@if command -v luacheck >/dev/null; then luacheck --std lua51 --read-globals redis KEYS ARGV -- lua; \
+	@if command -v luacheck >/dev/null; then luacheck --std lua51 --read-globals redis KEYS ARGV -- lua examples; \
 	else echo "luacheck is not installed: the Lua files are not checked"; fi
 
 format: $(VENV)/.lint

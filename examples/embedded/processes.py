@@ -47,7 +47,7 @@ class Process:
             os.killpg(self.pid, signal.SIGKILL)
         self._popen.wait()
 
-    def wait_until(self, ready: Callable[[], bool], timeout: float = 30) -> None:
+    def wait_until(self, ready: Callable[[], bool], timeout: float = 60) -> None:
         """Return when `ready()`; a RuntimeError shows the log if the process ends or takes too long."""
         deadline = time.monotonic() + timeout
         while not ready():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from examples.periodic.__main__ import AN_HOUR, TICKS
 from examples.periodic.two_beats import HOLD
 
 LOCKED = ', lock_from="publish"'
@@ -27,26 +28,28 @@ def test_it_ends_well_and_leaves_nothing_behind(example, exit_code):
 
 def test_two_beats_run_everything_twice_without_the_lock(example):
     first, second, published, runs, skipped, _ = example.figures("without the lock")
-    assert published == runs == first + second
+    assert first + second >= runs >= published >= 2 * TICKS
     assert skipped == 0
 
 
 def test_two_beats_skip_what_the_other_has_run(example):
     first, second, published, runs, skipped, closest = example.figures("with LockedTask")
-    assert published == first + second == runs + skipped
+    assert first + second >= runs + skipped >= published >= 2 * TICKS
     assert skipped > 0
     assert closest >= HOLD
 
 
 def test_an_hour_of_ticks_is_one_message_and_one_run(example):
-    assert example.figures('lock_from="publish"')[1:] == [1, 1]
+    ticks, published, runs = example.figures('lock_from="publish"')
+    assert ticks >= AN_HOUR
+    assert (published, runs) == (1, 1)
     plain_hour = example.output().rpartition("without the lock")[2].splitlines()[0]
-    ticks, published, runs = map(int, plain_hour.split())
-    assert ticks >= 60
-    assert published == runs >= 60
+    assert (
+        min(map(int, plain_hour.split())) >= AN_HOUR - 1
+    )  # beat may be stopped before it has counted the last
 
 
 def test_it_fails_when_every_tick_is_published(examples, exit_code):
     broken = examples[1]
     assert exit_code(broken) == 1, broken.output()
-    assert broken.figures('lock_from="publish"')[2] >= 60
+    assert broken.figures('lock_from="publish"')[2] >= AN_HOUR
