@@ -10,7 +10,7 @@ WORKERS ?= 2
 
 help:
 	@echo "make demo        a fleet without and with the lock, side by side"
-	@echo "make example-…   periodic, inventory, leaderboard, django: code to copy, and what it does"
+	@echo "make example-periodic, example-inventory, example-leaderboard, example-django: code to copy"
 	@echo "make test        all tests"
 	@echo "make faults      every way to end a worker, measured into docs/faults.md"
 	@echo "make lint        ruff, mypy --strict and luacheck"

@@ -43,7 +43,7 @@ def inventory(console: Console, processes: Processes) -> bool:
 def _start(processes: Processes) -> list[Process]:
     env = {"REDIS_URL": Valkey(processes).url, "INVENTORY_DB": str(processes.directory / "stock.sqlite")}
     os.environ.update(env)
-    sales.app.conf.broker_url = env["REDIS_URL"]
+    sales.app.conf.update(broker_url=env["REDIS_URL"])
     with database() as db:
         db.executescript(SCHEMA)
     celery = CeleryProcesses(processes, "examples.inventory.app", env)
@@ -56,7 +56,8 @@ def _as_it_must(plain: Outcome, locked: Outcome, lost: Outcome, fenced: Outcome)
 
 
 def _ended(workers: list[Process]) -> int:
-    return sum(worker.log.count(" succeeded in ") for worker in workers)
+    ends = (" succeeded in ", " raised unexpected: ")
+    return sum(worker.log.count(end) for worker in workers for end in ends)
 
 
 def _refused(workers: list[Process]) -> int:

@@ -49,13 +49,14 @@ def _play(task: Task, board: int, workers: list[Process]) -> int:
     """How often points were reckoned again, when all games have come to their end."""
     for user, game in PUBLISHED:
         task.delay(board, user, game)
-    wait_until(lambda: _count(workers, task, " succeeded in ") >= len(PUBLISHED), f"the games of {task.name}")
+    ends = (" succeeded in ", " raised unexpected: ")
+    wait_until(lambda: _count(workers, task, *ends) >= len(PUBLISHED), f"the games of {task.name}")
     return _count(workers, task, " retry: Retry in 0s: Outdated")
 
 
-def _count(workers: list[Process], task: Task, what: str) -> int:
-    lines = (line for worker in workers for line in worker.log.splitlines())
-    return sum(f"Task {task.name}[" in line and what in line for line in lines)
+def _count(workers: list[Process], task: Task, *whats: str) -> int:
+    lines = [line for worker in workers for line in worker.log.splitlines() if f"Task {task.name}[" in line]
+    return sum(any(what in line for what in whats) for line in lines)
 
 
 def _describe(console: Console, board: Contents) -> None:

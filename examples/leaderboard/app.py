@@ -16,16 +16,18 @@ BOARD_URL = os.environ.get("BOARD_URL", REDIS_URL)  # may be a Cluster, which no
 app = Celery("leaderboard", broker=REDIS_URL)
 app.conf.rlock_url = BOARD_URL
 
-# Outdated: the user has played meanwhile, so reckon again. With the lock this happens only when it was lost.
-AGAIN = {"autoretry_for": (Outdated,), "default_retry_delay": 0, "max_retries": None}
 
-
-@app.task(base=LockedTask, lock_key="board:{board}:user:{user}", **AGAIN)
+@app.task(
+    base=LockedTask,
+    lock_key="board:{board}:user:{user}",
+    autoretry_for=(Outdated,),  # only after a lost lock: the user has played meanwhile, so reckon again
+    default_retry_delay=0,
+)
 def locked_game(board: int, user: str, game: str) -> None:
     record(board_of(board), user, game)
 
 
-@app.task(**AGAIN)
+@app.task(autoretry_for=(Outdated,), default_retry_delay=0, max_retries=None)
 def plain_game(board: int, user: str, game: str) -> None:
     record(board_of(board), user, game)
 
