@@ -94,4 +94,4 @@ def _balance(account: Any) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(django))
+    sys.exit(run(django, "tasks and requests come in …"))

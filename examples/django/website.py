@@ -30,7 +30,11 @@ class Site:
     """Running, with an empty database, when the constructor returns; in this process Django is set up too."""
 
     def __init__(self, processes: Processes) -> None:
-        env = {"REDIS_URL": Valkey(processes).url, "BANK_DB": str(processes.directory / "bank.sqlite")}
+        env = {
+            "DJANGO_SETTINGS_MODULE": "bank.settings",
+            "REDIS_URL": Valkey(processes).url,
+            "BANK_DB": str(processes.directory / "bank.sqlite"),
+        }
         _set_up_here(env)
         port = free_port()
         self._address = f"http://127.0.0.1:{port}"
@@ -58,7 +62,7 @@ class Site:
 def _set_up_here(env: dict[str, str]) -> None:
     """So that this process can publish tasks and read the accounts, as any code of the project."""
     sys.path.insert(0, str(PROJECT))
-    os.environ.update(env, DJANGO_SETTINGS_MODULE="bank.settings")
+    os.environ.update(env)
     import django  # noqa: PLC0415 - with these settings
     from django.core.management import call_command  # noqa: PLC0415
 

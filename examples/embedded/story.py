@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NoReturn
 
 from rich.console import Console
@@ -17,13 +18,16 @@ from examples.embedded.processes import Processes
 INTERRUPTED = 130
 
 
-def run(story: Callable[[Console, Processes], bool]) -> int:
-    """The exit code: 0 when the story came out as it must, 1 when it did not, 130 after Ctrl-C."""
+def run(story: Callable[[Console, Processes], bool], status: str | None = None) -> int:
+    """The exit code: 0 when the story came out as it must, 1 when it did not, 130 after Ctrl-C.
+
+    A terminal shows `status` as long as it goes on.
+    """
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may lack our characters
     signal.signal(signal.SIGTERM, _terminated)
     console = Console(highlight=False)
     try:
-        with Processes(_environment()) as processes:
+        with Processes(_environment()) as processes, console.status(status) if status else nullcontext():
             return 0 if story(console, processes) else 1
     except KeyboardInterrupt:
         console.print("Interrupted; everything is stopped.")

@@ -65,4 +65,4 @@ def _refused(workers: list[Process]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(inventory))
+    sys.exit(run(inventory, "orders come in …"))

@@ -75,4 +75,4 @@ def _is_right(board: Contents) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(run(leaderboard))
+    sys.exit(run(leaderboard, "games are played …"))

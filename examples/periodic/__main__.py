@@ -100,4 +100,4 @@ def _stop(*beats: Process) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(periodic))
+    sys.exit(run(periodic, "beats tick …"))

@@ -41,12 +41,12 @@ def broken_copy(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def exit_code():
-    """How an example ended; its processes and files are gone by then."""
+def ended():
+    """Waits for the end of an example; its processes and files must be gone by then."""
 
     def wait(example):
-        code = example.process.wait(WITHIN)
+        example.process.wait(WITHIN)
         example.assert_nothing_is_left()
-        return code
+        return example
 
     return wait

@@ -13,12 +13,17 @@ def examples(start_example, broken_copy):
 
 
 @pytest.fixture(scope="module")
-def example(examples):
-    return examples[0]
+def example(examples, ended):
+    return ended(examples[0])
 
 
-def test_it_ends_well_and_leaves_nothing_behind(example, exit_code):
-    assert exit_code(example) == 0, example.output()
+@pytest.fixture(scope="module")
+def broken(examples, ended):
+    return ended(examples[1])
+
+
+def test_it_ends_well_and_leaves_nothing_behind(example):
+    assert example.process.returncode == 0, example.output()
 
 
 def test_views_and_tasks_lose_deposits_without_the_lock(example):
@@ -41,6 +46,5 @@ def test_a_task_waits_while_a_view_has_the_lock(example):
     assert "then it is in state SUCCESS" in example.output()
 
 
-def test_it_fails_when_views_and_tasks_lock_different_keys(examples, exit_code):
-    broken = examples[1]
-    assert exit_code(broken) != 0, broken.output()
+def test_it_fails_when_views_and_tasks_lock_different_keys(broken):
+    assert broken.process.returncode != 0, broken.output()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
 from examples.inventory import stock
+from tests.support.processes import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -15,12 +17,17 @@ def examples(start_example, broken_copy):
 
 
 @pytest.fixture(scope="module")
-def example(examples):
-    return examples[0]
+def example(examples, ended):
+    return ended(examples[0])
 
 
-def test_it_ends_well_and_leaves_nothing_behind(example, exit_code):
-    assert exit_code(example) == 0, example.output()
+@pytest.fixture(scope="module")
+def broken(examples, ended):
+    return ended(examples[1])
+
+
+def test_it_ends_well_and_leaves_nothing_behind(example):
+    assert example.process.returncode == 0, example.output()
 
 
 @pytest.mark.parametrize("title", ["without the lock", "with the lock, holder paused"])
@@ -39,10 +46,20 @@ def test_it_sells_what_is_there_with_the_lock_and_with_the_token(example, title,
     assert (oversold, refused) == (0, writes)
 
 
-def test_it_fails_when_the_store_refuses_nobody(examples, exit_code):
-    broken = examples[1]
-    assert exit_code(broken) == 1, broken.output()
+def test_it_fails_when_the_store_refuses_nobody(broken):
+    assert broken.process.returncode == 1, broken.output()
     assert broken.figures("lock and token, holder paused")[3] > 0
+
+
+def test_a_stopped_process_does_not_outlive_the_example(start_example):
+    example = start_example("inventory")
+    wait_until(
+        lambda: any(process.status() == psutil.STATUS_STOPPED for process in example.family()),
+        timeout=60,
+        what="the process that stands still",
+    )
+    example.process.kill()
+    example.assert_nothing_is_left()
 
 
 @pytest.fixture

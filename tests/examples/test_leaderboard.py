@@ -28,12 +28,12 @@ def examples(start_example, broken_copy, nodes):
 
 
 @pytest.fixture(params=["server", "cluster"])
-def example(request, examples):
-    return examples[request.param]
+def example(request, examples, ended):
+    return ended(examples[request.param])
 
 
-def test_it_ends_well_and_leaves_nothing_behind(example, exit_code):
-    assert exit_code(example) == 0, example.output()
+def test_it_ends_well_and_leaves_nothing_behind(example):
+    assert example.process.returncode == 0, example.output()
 
 
 def test_without_the_lock_points_are_reckoned_in_vain(example):
@@ -51,14 +51,15 @@ def test_the_ranking_is_bounded_and_every_key_of_the_one_slot_expires(example):
     assert "151 in 1 slot; 0 live for ever" in example.output()
 
 
-def test_boards_and_locks_lie_in_the_cluster(examples, nodes):
+def test_boards_and_locks_lie_in_the_cluster(examples, ended, nodes):
+    ended(examples["cluster"])
     boards = [len(node.client().keys("{board:*")) for node in nodes]
     locks = [len(node.client().keys("rlock:{board:2:user:*")) for node in nodes]  # their tokens, for a minute
     assert sum(boards) == 2 * 151
     assert sum(count > 0 for count in locks) > 1
 
 
-def test_it_fails_when_the_games_of_a_user_do_not_wait_for_each_other(examples, exit_code):
-    broken = examples["broken"]
-    assert exit_code(broken) == 1, broken.output()
+def test_it_fails_when_the_games_of_a_user_do_not_wait_for_each_other(examples, ended):
+    broken = ended(examples["broken"])
+    assert broken.process.returncode == 1, broken.output()
     assert broken.figures("with LockedTask")[2] > 0

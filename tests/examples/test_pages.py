@@ -31,8 +31,13 @@ def test_a_page_names_the_command_that_runs_its_example(name):
     assert f"\nexample-{name}: " in (ROOT / "Makefile").read_text()
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [".", *EXAMPLES])
 def test_links_of_a_page_lead_somewhere(name):
     page = ROOT / "examples" / name / "README.md"
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_every_example_is_listed():
+    listed = re.findall(r"^\| \[(\w+)\]", (ROOT / "examples" / "README.md").read_text(), re.MULTILINE)
+    assert {"demo", *EXAMPLES} == set(listed)

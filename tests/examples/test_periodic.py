@@ -18,12 +18,17 @@ def examples(start_example, broken_copy):
 
 
 @pytest.fixture(scope="module")
-def example(examples):
-    return examples[0]
+def example(examples, ended):
+    return ended(examples[0])
 
 
-def test_it_ends_well_and_leaves_nothing_behind(example, exit_code):
-    assert exit_code(example) == 0, example.output()
+@pytest.fixture(scope="module")
+def broken(examples, ended):
+    return ended(examples[1])
+
+
+def test_it_ends_well_and_leaves_nothing_behind(example):
+    assert example.process.returncode == 0, example.output()
 
 
 def test_two_beats_run_everything_twice_without_the_lock(example):
@@ -49,7 +54,6 @@ def test_an_hour_of_ticks_is_one_message_and_one_run(example):
     )  # beat may be stopped before it has counted the last
 
 
-def test_it_fails_when_every_tick_is_published(examples, exit_code):
-    broken = examples[1]
-    assert exit_code(broken) == 1, broken.output()
+def test_it_fails_when_every_tick_is_published(broken):
+    assert broken.process.returncode == 1, broken.output()
     assert broken.figures('lock_from="publish"')[2] >= AN_HOUR
