@@ -15,6 +15,8 @@ from tests.support.processes import alive, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "RLOCK_EXAMPLE_TEST"
+#: What a newcomer's own project may have set.
+FOREIGN = {"CELERY_BROKER_URL": "redis://nowhere", "DJANGO_SETTINGS_MODULE": "nowhere"}
 
 
 class Example:
@@ -29,11 +31,11 @@ class Example:
         self.temporary.mkdir()
         self._mark = uuid.uuid4().hex
         self._output = (directory / "output").open("w+b")
-        env = {**os.environ, "PYTHONPATH": str(root), "TMPDIR": str(self.temporary), MARK: self._mark}
+        env = {"PYTHONPATH": str(root), "TMPDIR": str(self.temporary), MARK: self._mark}
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *args],
             cwd=directory,
-            env=env,
+            env={**os.environ, **FOREIGN, **env},
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
