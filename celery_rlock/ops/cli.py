@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from celery_rlock.ops.doctor import doctor
 from celery_rlock.ops.explain import explain
 from celery_rlock.ops.ls import ls
 from celery_rlock.ops.release import release
@@ -21,3 +22,4 @@ rlock.add_command(show)
 rlock.add_command(explain)
 rlock.add_command(release)
 rlock.add_command(watch)
+rlock.add_command(doctor)
