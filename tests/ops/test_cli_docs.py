@@ -15,7 +15,7 @@ from tests.ops.cli_page import PAGE, options, with_tables
 from tests.ops.operating import Locks
 from tests.support.daemon import ROOT
 
-PAGES = [path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def commands(group, path=("rlock",)):
