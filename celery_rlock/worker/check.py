@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from celery import bootsteps
 from celery.utils.imports import symbol_by_name
 
 from celery_rlock import settings
-
-logger = logging.getLogger("celery_rlock")
+from celery_rlock.core.log import logger
 
 
 class CheckSettings(bootsteps.Step):

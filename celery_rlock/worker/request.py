@@ -9,9 +9,11 @@ from celery.signals import task_revoked
 from celery.worker.request import Request
 
 from celery_rlock import settings
-from celery_rlock.call import DELIVERY, RECEIVED
+from celery_rlock.call import DELIVERY, EVENTS, RECEIVED
 from celery_rlock.core.execution import new_delivery
+from celery_rlock.core.log import about, logger
 from celery_rlock.core.name import Name, Owner
+from celery_rlock.events import sends_task_events
 from celery_rlock.plan import Plan
 from celery_rlock.publish import free_queued
 from celery_rlock.skip import Skipped
@@ -52,6 +54,7 @@ class LockedRequestMixin(_Request):
         self._rlock_delivery = new_delivery()
         self._request_dict[DELIVERY] = self._rlock_delivery
         self._request_dict[RECEIVED] = time.time()
+        self._request_dict[EVENTS] = self.task.send_events and sends_task_events(self.eventer)
         if self.delivery_info.get("redelivered"):
             self.announce_copy()
 
@@ -141,7 +144,9 @@ class LockedRequestMixin(_Request):
     def _rlock_release(self) -> None:
         scripts = settings.server(self._app)
         for name in self.rlock_names():
-            scripts.release(name, self.rlock_owner, 0)
+            if scripts.release(name, self.rlock_owner, 0) == 1:
+                who = about(name.key, self.rlock_owner, self.id)
+                logger.warning("released lock %r of %s, which died", name.key, self.rlock_owner, extra=who)
         self.free_queued()
 
     @property
