@@ -16,39 +16,40 @@ if TYPE_CHECKING:
     from celery_rlock.hold import Hold
 
 
-def tell(level: int, task: Any, request: Any, text: str, *args: object, key: str, owner: object) -> None:
-    """Log a line about this task's lock."""
-    if logger.isEnabledFor(level):
-        task_id = request.id if request is not None else None
-        logger.log(level, f"Task %s[%s] {text}", task.name, task_id, *args, extra=about(key, owner, task_id))
+def tell(level: int, text: str, task: Any, request: Any, *args: object, key: str, owner: object) -> None:
+    """Log a line that begins with the task's name and id."""
+    task_id = request.id if request is not None else None
+    logger.log(level, text, task.name, task_id, *args, extra=about(key, owner, task_id))
 
 
 def _acquired(sender: Any, lock: Hold, request: Any, waited: float, **_: Any) -> None:
     level = logging.INFO if waited else logging.DEBUG
-    text = "acquired lock %r after waiting for %.3f s"
-    tell(level, sender, request, text, lock.key, waited, key=lock.key, owner=lock.owner)
-
-
-def _busy(sender: Any, error: LockBusy, action: str, request: Any, owner: str, **_: Any) -> None:
-    tell(logging.INFO, sender, request, "%s: %s", action, error, key=error.key, owner=owner)
+    if logger.isEnabledFor(level):
+        text = "Task %s[%s] acquired lock %r after waiting for %.3f s"
+        tell(level, text, sender, request, lock.key, waited, key=lock.key, owner=lock.owner)
 
 
 def _released(sender: Any, lock: Hold, request: Any, held: float, **_: Any) -> None:
     if lock.lost:
-        text, level = "left lock %r, which it had lost, %.3f s after it took it", logging.WARNING
-    else:
-        text, level = "released lock %r after %.3f s", logging.DEBUG
-    tell(level, sender, request, text, lock.key, held, key=lock.key, owner=lock.owner)
+        text = "Task %s[%s] left lock %r, which it had lost, %.3f s after it took it"
+        tell(logging.WARNING, text, sender, request, lock.key, held, key=lock.key, owner=lock.owner)
+    elif logger.isEnabledFor(logging.DEBUG):
+        text = "Task %s[%s] released lock %r after %.3f s"
+        tell(logging.DEBUG, text, sender, request, lock.key, held, key=lock.key, owner=lock.owner)
+
+
+def _busy(sender: Any, error: LockBusy, action: str, request: Any, owner: str, **_: Any) -> None:
+    tell(logging.INFO, "Task %s[%s] %s: %s", sender, request, action, error, key=error.key, owner=owner)
 
 
 def _lost(sender: Any, error: LockLost, request: Any, **_: Any) -> None:
-    tell(logging.ERROR, sender, request, "%s", error, key=error.key, owner=error.owner)
+    tell(logging.ERROR, "Task %s[%s]: %s", sender, request, error, key=error.key, owner=error.owner)
 
 
 def _unavailable(
     sender: Any, error: LockUnavailable, action: str, request: Any, owner: str, **_: Any
 ) -> None:
-    tell(logging.WARNING, sender, request, "%s: %s", action, error, key=error.key, owner=owner)
+    tell(logging.WARNING, "Task %s[%s] %s: %s", sender, request, action, error, key=error.key, owner=owner)
 
 
 signals.lock_acquired.connect(_acquired, weak=False, dispatch_uid="celery_rlock.logs")

@@ -45,8 +45,8 @@ def on_busy(call: Call, options: Options, busy: Busy) -> NoReturn:
     """End this attempt as `lock_busy` says; a copy of the holder's own message waits, whatever it says."""
     error = LockBusy(busy.name.key, busy.holder, busy.lease_left)
     if redelivery.is_held_by_copy(call, busy):
-        text = "is delivered again, and waits: %s"
-        tell(logging.INFO, call.task, call.request, text, error, key=error.key, owner=call.execution.owner)
+        text = "Task %s[%s] is delivered again, and waits: %s"
+        tell(logging.INFO, text, call.task, call.request, error, key=error.key, owner=call.execution.owner)
         _wait(call, options, busy, error, COPY_ATTEMPTS, store=False)
     action = _busy_action(call, options, error)
     _tell_busy(call, busy, error, action)

@@ -1,0 +1,96 @@
+"""A worker that is watched: its fleet, the events it sends, and the lines it logs about locks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+
+from celery import Celery
+
+from celery_rlock.core.client import connect
+from celery_rlock.core.lock import RLock
+from celery_rlock.core.scripts import Scripts
+from tests.support.processes import wait_until
+from tests.support.workers import Worker
+
+PROJ = "tests.ops.observed_proj:app"
+
+
+def environment(url, *, broker=None, conf=None):
+    return {
+        "RLOCK_TEST_BROKER": broker or url,
+        "RLOCK_TEST_BACKEND": url,
+        "RLOCK_TEST_CONF": json.dumps(conf or {}),
+    }
+
+
+class Fleet:
+    """One worker, and the app's module in this process, to publish from."""
+
+    def __init__(self, worker, url, lines):
+        from tests.ops import observed_proj  # noqa: PLC0415 - it is configured here
+
+        self.worker, self.url, self.proj, self._lines = worker, url, observed_proj, lines
+        observed_proj.app.conf.update(broker_url=url, result_backend=url)
+
+    def hold(self, name, ttl=30):
+        """Holds a key from here, as another owner, until the block's end."""
+        return RLock(name, scripts=Scripts(connect(self.url)), ttl=ttl)
+
+    def lines(self, name):
+        """What was logged about the lock of this name, oldest first."""
+        entries = map(json.loads, self._lines.read_text().splitlines())
+        return [entry for entry in entries if entry["key"] == name or name in entry["text"]]
+
+
+@contextmanager
+def started(url, *args, lock_url=None, broker=None, directory, conf=None, **options):
+    conf = {**(conf or {}), **({"rlock_url": lock_url} if lock_url else {})}
+    lines = directory / "lines"
+    lines.touch()
+    env = {**environment(url, broker=broker, conf=conf), "RLOCK_TEST_LOG": str(lines)}
+    with Worker.start(PROJ, env=env, args=args, **options) as worker:
+        yield Fleet(worker, url, lines)
+
+
+class Capture:
+    """Everything on the event bus of a broker, from its creation to the end of the block."""
+
+    def __init__(self, url):
+        self.events = []
+        self._app = Celery("capture", broker=url, set_as_current=False)
+        self._connection = self._app.connection_for_read()
+        self._receiver = self._app.events.Receiver(self._connection, handlers={"*": self.events.append})
+        self._thread = threading.Thread(target=self._receiver.capture, kwargs={"wakeup": False}, daemon=True)
+        self._thread.start()
+        wait_until(self._hears, timeout=20, what="the bus", every=0.1)
+
+    def _hears(self):
+        with self._app.events.default_dispatcher() as dispatcher:
+            dispatcher.send("probe-sent")
+        return bool(self.events)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._receiver.should_stop = True
+        self._thread.join(10)
+        self._connection.release()
+
+    def locks(self, task_id):
+        """The events of this task's lock, in the order of their coming."""
+        return [e for e in list(self.events) if e["type"].startswith("lock-") and e["uuid"] == task_id]
+
+    def types(self, task_id):
+        return [event["type"] for event in self.locks(task_id)]
+
+    def await_types(self, task_id, *types):
+        wait_until(
+            lambda: self.types(task_id) == list(types),
+            timeout=30,
+            what=f"{types} of {task_id}, got {self.types(task_id)}",
+        )
+        return self.locks(task_id)
+
