@@ -111,7 +111,9 @@ def test_the_fields_of_each_event_are_those_that_are_documented(fleet, bus, name
     test_a_waiter_is_busy_and_then_tells_how_long_it_waited(fleet, bus, name)
     test_a_skipped_task_is_skipped_and_not_busy(fleet, bus, name)
     test_a_lost_lock_is_told_while_the_run_goes_on(fleet, bus, name)
-    seen = {event["type"]: set(event) - OF_CELERY for event in bus.events if event["type"].startswith("lock-")}
+    seen = {
+        event["type"]: set(event) - OF_CELERY for event in bus.events if event["type"].startswith("lock-")
+    }
     assert seen == {kind: set(FIELDS[kind]) for kind in FIELDS if kind != events.UNAVAILABLE}
 
 

@@ -86,7 +86,9 @@ def test_flower_shows_the_state_that_each_task_ended_in(fleet, flower, bus, name
     sent = {skipped.id: "REVOKED", failed.id: "FAILURE", waiter.id: "SUCCESS"}
     sent |= {plain.id: "SUCCESS", lost.id: "SUCCESS"}
     shown = lambda: {i: t["state"] for i, t in flower.get("/api/tasks").items() if i in sent}  # noqa: E731
-    wait_until(lambda: shown() == sent, timeout=30, what=f"{sent} in Flower, which shows {shown()}", every=0.2)
+    wait_until(
+        lambda: shown() == sent, timeout=30, what=f"{sent} in Flower, which shows {shown()}", every=0.2
+    )
     stored = {task_id: AsyncResult(task_id, app=fleet.proj.app).state for task_id in sent}
     assert stored == sent
     bus.await_types(lost.id, "lock-acquired", "lock-lost", "lock-released")
@@ -118,7 +120,6 @@ def test_celery_events_dumps_ours_among_the_others(fleet, server, name):
         assert f"key={name}" in line
         assert f"uuid={result.id}" in line
         assert "Traceback" not in dump.log
-
 
 
 def _probe(fleet):
