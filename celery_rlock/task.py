@@ -149,7 +149,7 @@ def _wait_for(call: Call, options: Options, hold: Hold, scripts: Scripts) -> Bus
     # Without a message to schedule again, waiting here is the only way to retry; a lease is the bound.
     in_place = not call.by_message
     longest = max(options.wait, options.ttl) if in_place and options.busy == "retry" else options.wait
-    attempt: Callable[[], Busy | None] = partial(hold.enter, options.ttl)
+    attempt: Callable[[], Busy | None] = partial(hold.enter, options.ttl, options.replicas)
     if longest > 0:
         attempt = policy.telling_of_the_first_busy(call, attempt)
     if in_place and options.unavailable == "retry":

@@ -87,7 +87,7 @@ class Capture:
         return [event["type"] for event in self.locks(task_id)]
 
     def await_types(self, task_id, *types):
-        """The events of this task's lock once they are these, in this order; a loss is told on its own thread."""
+        """Its events once they are these, and in this order; for a loss is told on its own thread."""
         wait_until(
             lambda: sorted(self.types(task_id)) == sorted(types), timeout=30, what=f"{types} of {task_id}"
         )

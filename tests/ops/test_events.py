@@ -177,18 +177,22 @@ def test_the_last_events_of_a_child_are_sent_before_it_ends(server, bus, name, t
 
 def test_a_broker_that_is_away_makes_no_run_wait_for_its_events(server, name, tmp_path):
     """The run ends while the broker is frozen; its events come later, with the time of what they tell."""
-    with Server.start(DEFAULT_KIND) as behind, Proxy(behind.port) as broker, Capture(behind.url) as bus:
-        with started(server.url, "-E", broker=broker.url, directory=tmp_path) as fleet:
-            past_the_proxy = fleet.proj.app.connection_for_write(url=behind.url)
-            first = fleet.proj.work.apply_async((name,), connection=past_the_proxy)
-            first.get(timeout=20)
-            bus.await_types(first.id, "lock-acquired", "lock-released")
-            result = fleet.proj.work.apply_async((name, 2), connection=past_the_proxy)
-            wait_until(lambda: "lock-acquired" in bus.types(result.id), timeout=20, what="the run")
-            broker.refuse()
-            assert result.get(timeout=20)["token"]
-            client = server.client()
-            wait_until(lambda: not client.exists(f"rlock:{{{name}}}"), timeout=10, what="the release")
-            broker.accept()
-            _, released = bus.await_types(result.id, "lock-acquired", "lock-released")
-            assert 2 <= released["held"] < 20
+    with (
+        Server.start(DEFAULT_KIND) as behind,
+        Proxy(behind.port) as broker,
+        Capture(behind.url) as bus,
+        started(server.url, "-E", broker=broker.url, directory=tmp_path) as fleet,
+    ):
+        past_the_proxy = fleet.proj.app.connection_for_write(url=behind.url)
+        first = fleet.proj.work.apply_async((name,), connection=past_the_proxy)
+        first.get(timeout=20)
+        bus.await_types(first.id, "lock-acquired", "lock-released")
+        result = fleet.proj.work.apply_async((name, 2), connection=past_the_proxy)
+        wait_until(lambda: "lock-acquired" in bus.types(result.id), timeout=20, what="the run")
+        broker.refuse()
+        assert result.get(timeout=20)["token"]
+        client = server.client()
+        wait_until(lambda: not client.exists(f"rlock:{{{name}}}"), timeout=10, what="the release")
+        broker.accept()
+        _, released = bus.await_types(result.id, "lock-acquired", "lock-released")
+        assert 2 <= released["held"] < 20
