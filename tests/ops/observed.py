@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import threading
 from contextlib import contextmanager
@@ -25,14 +26,20 @@ def environment(url, *, broker=None, conf=None):
     }
 
 
+def fresh_proj(url):
+    """The app's module anew: Celery keeps its first broker for as long as an app lives."""
+    spec = importlib.util.find_spec(PROJ.partition(":")[0])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.app.conf.update(broker_url=url, result_backend=url)
+    return module
+
+
 class Fleet:
     """One worker, and the app's module in this process, to publish from."""
 
     def __init__(self, worker, url, lines):
-        from tests.ops import observed_proj  # noqa: PLC0415 - it is configured here
-
-        self.worker, self.url, self.proj, self._lines = worker, url, observed_proj, lines
-        observed_proj.app.conf.update(broker_url=url, result_backend=url)
+        self.worker, self.url, self.proj, self._lines = worker, url, fresh_proj(url), lines
 
     def hold(self, name, ttl=30):
         """Holds a key from here, as another owner, until the block's end."""
