@@ -32,7 +32,7 @@ def name():
 
 
 def said(lines):
-    """Level and text of each line, without the task's name and id, and without what is different each time."""
+    """Level and beginning of each line: after the task's name and id, until its key."""
     return [
         (line["levelname"], line["text"].partition("] ")[2].partition(f" {line['key']!r}")[0])
         for line in lines

@@ -131,7 +131,10 @@ from celery import Celery
 from celery_rlock import LockedTask
 app = Celery("bare", broker="memory://", backend="cache+memory://")
 app.conf.rlock_url = sys.argv[1]
-work = app.task(base=LockedTask, lock_key="k")(lambda: 5)
+@app.task(base=LockedTask, lock_key="k")
+def work():
+    return 5
+
 assert work.apply().get() == 5
 assert "opentelemetry.trace" not in sys.modules
 """
