@@ -6,6 +6,7 @@ types are outside of `task-`: monitors would take those for states of the task.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from celery_rlock import signals
@@ -36,35 +37,36 @@ def sends_task_events(eventer: Any) -> bool:
 
 
 def _acquired(sender: Any, lock: Hold, request: Any, waited: float, **_: Any) -> None:
-    if _is_wanted(request):
+    if are_wanted(request):
         _send(ACQUIRED, sender, request, **_of(lock), waited=waited)
 
 
 def _busy(sender: Any, error: LockBusy, request: Any, **fields: Any) -> None:
-    if _is_wanted(request):
+    if are_wanted(request):
         type_ = SKIPPED if fields["action"] == "skip" else BUSY
         told = {name: fields[name] for name in ("owner", "action", "waited")}
         _send(type_, sender, request, key=error.key, holder=error.holder, **told)
 
 
 def _released(sender: Any, lock: Hold, request: Any, held: float, **_: Any) -> None:
-    if _is_wanted(request):
+    if are_wanted(request):
         _send(RELEASED, sender, request, **_of(lock), held=held)
 
 
 def _lost(sender: Any, lock: Hold, error: LockLost, request: Any, held: float, **_: Any) -> None:
-    if _is_wanted(request):
+    if are_wanted(request):
         _send(LOST, sender, request, **{**_of(lock), "key": error.key}, held=held, reason=error.reason)
 
 
 def _unavailable(
     sender: Any, error: LockUnavailable, action: str, request: Any, owner: str, **_: Any
 ) -> None:
-    if _is_wanted(request):
+    if are_wanted(request):
         _send(UNAVAILABLE, sender, request, key=error.key, owner=owner, action=action, reason=error.reason)
 
 
-def _is_wanted(request: Any) -> bool:
+def are_wanted(request: Any) -> bool:
+    """Whether events are sent of the call with this request."""
     return request is not None and bool(request.get(EVENTS))
 
 
@@ -76,8 +78,13 @@ def _send(type_: str, task: Any, request: Any, **fields: object) -> None:
     events.send(task.app, request.hostname, type_, {"uuid": request.id, "name": task.name, **fields})
 
 
-signals.lock_acquired.connect(_acquired, weak=False, dispatch_uid="celery_rlock.events")
+@cache
+def listen() -> None:
+    """Hear of locks that are taken and left, too."""
+    signals.lock_acquired.connect(_acquired, weak=False, dispatch_uid="celery_rlock.events")
+    signals.lock_released.connect(_released, weak=False, dispatch_uid="celery_rlock.events")
+
+
 signals.lock_busy.connect(_busy, weak=False, dispatch_uid="celery_rlock.events")
-signals.lock_released.connect(_released, weak=False, dispatch_uid="celery_rlock.events")
 signals.lock_lost.connect(_lost, weak=False, dispatch_uid="celery_rlock.events")
 signals.lock_unavailable.connect(_unavailable, weak=False, dispatch_uid="celery_rlock.events")

@@ -6,6 +6,7 @@ A run that nobody contends says nothing above DEBUG.
 from __future__ import annotations
 
 import logging
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from celery_rlock import signals
@@ -43,6 +44,7 @@ def _busy(sender: Any, error: LockBusy, action: str, request: Any, owner: str, *
 
 
 def _lost(sender: Any, error: LockLost, request: Any, **_: Any) -> None:
+    listen()  # it will end late
     tell(logging.ERROR, "Task %s[%s]: %s", sender, request, error, key=error.key, owner=error.owner)
 
 
@@ -52,8 +54,13 @@ def _unavailable(
     tell(logging.WARNING, "Task %s[%s] %s: %s", sender, request, action, error, key=error.key, owner=owner)
 
 
-signals.lock_acquired.connect(_acquired, weak=False, dispatch_uid="celery_rlock.logs")
+@cache
+def listen() -> None:
+    """Hear of locks that are taken and left, too."""
+    signals.lock_acquired.connect(_acquired, weak=False, dispatch_uid="celery_rlock.logs")
+    signals.lock_released.connect(_released, weak=False, dispatch_uid="celery_rlock.logs")
+
+
 signals.lock_busy.connect(_busy, weak=False, dispatch_uid="celery_rlock.logs")
-signals.lock_released.connect(_released, weak=False, dispatch_uid="celery_rlock.logs")
 signals.lock_lost.connect(_lost, weak=False, dispatch_uid="celery_rlock.logs")
 signals.lock_unavailable.connect(_unavailable, weak=False, dispatch_uid="celery_rlock.logs")

@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 from celery import Task, states
 from celery.utils import uuid
 
-import celery_rlock.events  # these four listen to our signals
-import celery_rlock.logs
-import celery_rlock.release
-import celery_rlock.tracing  # noqa: F401
-from celery_rlock import policy, publish, redelivery, settings, signals
+import celery_rlock.release  # noqa: F401 - connects the release handler
+from celery_rlock import listeners, policy, publish, redelivery, settings, signals
 from celery_rlock.call import Call
 from celery_rlock.core.execution import running
 from celery_rlock.core.waiting import patient, wait
@@ -142,6 +139,7 @@ def _acquire(call: Call, options: Options, hold: Hold, scripts: Scripts) -> None
         hold.renew_for(options.max_hold)
     seconds = waited(call, max(hold.tokens.values()))
     call.forget(*WAITER_HEADERS)
+    listeners.attend(call.request, seconds)
     signals.lock_acquired.send(sender=call.task, lock=hold, request=call.request, waited=seconds)
 
 

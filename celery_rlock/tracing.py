@@ -6,6 +6,7 @@ Nothing is imported: who has a span has imported `opentelemetry.trace` before.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 _spans: WeakKeyDictionary[Hold, Any] = WeakKeyDictionary()
 
 
-def _recording_span() -> Any | None:
+def recording_span() -> Any | None:
+    """The span that this code runs in, if there is one and somebody wants to see it."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None
@@ -28,7 +30,7 @@ def _recording_span() -> Any | None:
 
 
 def _acquired(lock: Hold, waited: float, **_: Any) -> None:
-    span = _recording_span()
+    span = recording_span()
     if span is not None:
         _spans[lock] = span
         fields = {"key": lock.key, "owner": lock.owner, "token": lock.token, "waited": waited}
@@ -37,7 +39,7 @@ def _acquired(lock: Hold, waited: float, **_: Any) -> None:
 
 
 def _busy(error: LockBusy, action: str, owner: str, waited: float, **_: Any) -> None:
-    span = _recording_span()
+    span = recording_span()
     if span is not None:
         fields = {"key": error.key, "owner": owner, "holder": error.holder, "action": action}
         span.add_event("lock busy", _named({**fields, "waited": waited}))
@@ -57,7 +59,7 @@ def _lost(lock: Hold, error: LockLost, held: float, **_: Any) -> None:
 
 
 def _unavailable(error: LockUnavailable, action: str, owner: str, **_: Any) -> None:
-    span = _recording_span()
+    span = recording_span()
     if span is not None:
         fields = {"key": error.key, "owner": owner, "action": action, "reason": error.reason}
         span.add_event("lock unavailable", _named(fields))
@@ -67,8 +69,13 @@ def _named(fields: dict[str, Any]) -> dict[str, Any]:
     return {f"celery_rlock.{name}": value for name, value in fields.items()}
 
 
-signals.lock_acquired.connect(_acquired, weak=False, dispatch_uid="celery_rlock.tracing")
+@cache
+def listen() -> None:
+    """Hear of locks that are taken and left, too."""
+    signals.lock_acquired.connect(_acquired, weak=False, dispatch_uid="celery_rlock.tracing")
+    signals.lock_released.connect(_released, weak=False, dispatch_uid="celery_rlock.tracing")
+
+
 signals.lock_busy.connect(_busy, weak=False, dispatch_uid="celery_rlock.tracing")
-signals.lock_released.connect(_released, weak=False, dispatch_uid="celery_rlock.tracing")
 signals.lock_lost.connect(_lost, weak=False, dispatch_uid="celery_rlock.tracing")
 signals.lock_unavailable.connect(_unavailable, weak=False, dispatch_uid="celery_rlock.tracing")

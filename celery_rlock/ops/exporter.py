@@ -29,6 +29,7 @@ class Exporter:
         app.loader.import_default_modules()
         self._labels = TaskLabels(app.tasks, most_tasks)
         self._events = EventMetrics(self.registry, self._labels)
+        self._events.begin_at_zero(_locked_tasks(app))
         self._surveys = SurveyMetrics(self.registry)
         about = "1 while the exporter hears the workers' events."
         self._connected = Gauge("celery_rlock_exporter_events_connected", about, registry=self.registry)
@@ -73,6 +74,10 @@ class Exporter:
             self._surveys.show(None)
             logger.warning("could not survey the locks, trying again: %r", error)
         _pause(self._interval)
+
+
+def _locked_tasks(app: Celery) -> list[str]:
+    return sorted(name for name, task in app.tasks.items() if getattr(task, "_lock_plan", None) is not None)
 
 
 def _forgiving(handler: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:

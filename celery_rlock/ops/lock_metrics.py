@@ -44,6 +44,14 @@ class EventMetrics:
         self._wait = histogram("wait_seconds", "From the first busy answer to the lock; 0 for a free one.")
         self._hold = histogram("hold_seconds", "From the taking of a lock to its release.")
 
+    def begin_at_zero(self, tasks: Iterable[str]) -> None:
+        """Show what has not happened yet: Prometheus sees no increase in what begins at one."""
+        for task in map(self._labels.of, tasks):
+            for counter in (self._acquisitions, self._skipped, self._lost):
+                counter.labels(task)
+            for action in _UNAVAILABLE_ACTIONS:
+                self._unavailable.labels(task, action)
+
     def handlers(self) -> dict[str, Any]:
         """For Celery's event receiver."""
         return {

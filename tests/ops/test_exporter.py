@@ -137,6 +137,15 @@ def test_skips_failures_and_losses_are_counted(exporter, fleet, name):
     assert exporter.value("busy_total", fleet.proj.skipping.name, "skip") is None
 
 
+def test_a_locked_task_that_never_ran_begins_at_zero(exporter, fleet):
+    """So that the first loss is an increase."""
+    never = fleet.proj.retrying.name
+    for counter in ("acquisitions_total", "skipped_total", "lost_total"):
+        assert exporter.value(counter, never) == 0
+    assert exporter.value("unavailable_total", never, "fail") == 0
+    assert exporter.value("acquisitions_total", fleet.proj.plain.name) is None
+
+
 def test_no_key_is_a_label(exporter, fleet, name):
     with fleet.hold(name):
         fleet.proj.skipping.delay(name).get(timeout=20, propagate=False)
