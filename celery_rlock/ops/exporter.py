@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
 
 from celery_rlock import settings
 from celery_rlock.core.log import logger
@@ -25,6 +25,7 @@ class Exporter:
 
     def __init__(self, app: Celery, *, interval: float, most_tasks: int) -> None:
         self._app, self._interval = app, interval
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they double what is stored
         self.registry = CollectorRegistry()
         app.loader.import_default_modules()
         self._labels = TaskLabels(app.tasks, most_tasks)

@@ -84,7 +84,7 @@ def test_a_skipped_task_is_skipped_and_not_busy(fleet, bus, name):
         result = fleet.proj.skipping.delay(name)
         [skipped] = bus.await_types(result.id, "lock-skipped")
         assert (skipped["action"], skipped["holder"]) == ("skip", lock.owner)
-    assert result.state == states.REVOKED
+    wait_until(lambda: result.state == states.REVOKED, timeout=20, what="the state, which is stored after it")
 
 
 def test_a_lost_lock_is_told_while_the_run_goes_on(fleet, bus, name):
