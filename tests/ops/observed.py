@@ -26,20 +26,20 @@ def environment(url, *, broker=None, conf=None):
     }
 
 
-def fresh_proj(url):
+def fresh_proj(url, broker):
     """The app's module anew: Celery keeps its first broker for as long as an app lives."""
     spec = importlib.util.find_spec(PROJ.partition(":")[0])
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.app.conf.update(broker_url=url, result_backend=url)
+    module.app.conf.update(broker_url=broker, result_backend=url)
     return module
 
 
 class Fleet:
     """One worker, and the app's module in this process, to publish from."""
 
-    def __init__(self, worker, url, lines):
-        self.worker, self.url, self.proj, self._lines = worker, url, fresh_proj(url), lines
+    def __init__(self, worker, url, broker, lines):
+        self.worker, self.url, self.proj, self._lines = worker, url, fresh_proj(url, broker), lines
 
     def hold(self, name, ttl=30):
         """Holds a key from here, as another owner, until the block's end."""
@@ -52,13 +52,13 @@ class Fleet:
 
 
 @contextmanager
-def started(url, *args, lock_url=None, broker=None, directory, conf=None, **options):
+def started(url, *args, lock_url=None, broker=None, publish_to=None, directory, conf=None, **options):
     conf = {**(conf or {}), **({"rlock_url": lock_url} if lock_url else {})}
     lines = directory / "lines"
     lines.touch()
     env = {**environment(url, broker=broker, conf=conf), "RLOCK_TEST_LOG": str(lines)}
     with Worker.start(PROJ, env=env, args=args, **options) as worker:
-        yield Fleet(worker, url, lines)
+        yield Fleet(worker, url, publish_to or broker or url, lines)
 
 
 class Capture:

@@ -181,13 +181,12 @@ def test_a_broker_that_is_away_makes_no_run_wait_for_its_events(server, name, tm
         Server.start(DEFAULT_KIND) as behind,
         Proxy(behind.port) as broker,
         Capture(behind.url) as bus,
-        started(server.url, "-E", broker=broker.url, directory=tmp_path) as fleet,
+        started(server.url, "-E", broker=broker.url, publish_to=behind.url, directory=tmp_path) as fleet,
     ):
-        past_the_proxy = fleet.proj.app.connection_for_write(url=behind.url)
-        first = fleet.proj.work.apply_async((name,), connection=past_the_proxy)
+        first = fleet.proj.work.delay(name)
         first.get(timeout=20)
         bus.await_types(first.id, "lock-acquired", "lock-released")
-        result = fleet.proj.work.apply_async((name, 2), connection=past_the_proxy)
+        result = fleet.proj.work.delay(name, 2)
         wait_until(lambda: "lock-acquired" in bus.types(result.id), timeout=20, what="the run")
         broker.refuse()
         assert result.get(timeout=20)["token"]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import urllib.error
-import urllib.request
 import uuid
 
 import pytest
 from prometheus_client import CollectorRegistry
-from prometheus_client.parser import text_string_to_metric_families
 
 from celery_rlock import events
 from celery_rlock.core.client import connect
@@ -21,48 +19,12 @@ from celery_rlock.ops.lock_metrics import EventMetrics
 from celery_rlock.ops.survey import survey
 from celery_rlock.ops.task_labels import NO_TASK, OTHER, TaskLabels
 from tests.conftest import DEFAULT_KIND
+from tests.ops.exporting import Exporter
 from tests.ops.observed import PROJ, environment, started
-from tests.support.daemon import ROOT, Daemon
-from tests.support.processes import free_port, wait_until
+from tests.support.daemon import ROOT
+from tests.support.processes import wait_until
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
-
-
-class Exporter(Daemon):
-    def __init__(self, url, *options, broker=None):
-        super().__init__("exporter", environment(url, broker=broker))
-        self.port = free_port()
-        self._options = ("--interval", "0.2", *options)
-
-    def command(self):
-        options = ("--port", str(self.port), *self._options)
-        return [sys.executable, "-m", "celery", "-A", PROJ, "rlock", "exporter", *options]
-
-    def is_ready(self):
-        return "metrics of locks" in self.log
-
-    def get(self, path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
-            return answer.read().decode()
-
-    def samples(self):
-        families = text_string_to_metric_families(self.get("/metrics"))
-        return {
-            (sample.name, *sorted(sample.labels.values())): sample.value
-            for family in families
-            for sample in family.samples
-        }
-
-    def value(self, name, *labels):
-        return self.samples().get((f"celery_rlock_{name}", *sorted(labels)))
-
-    def await_value(self, expected, name, *labels):
-        wait_until(
-            lambda: self.value(name, *labels) == expected,
-            timeout=30,
-            what=f"{name}{labels} to be {expected}, not {self.value(name, *labels)}",
-            every=0.1,
-        )
 
 
 @pytest.fixture(scope="module")
