@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import uuid
 
 import pytest
-from celery import states
+from celery import Celery, states
 from celery.events.state import State
+from celery.signals import worker_process_shutdown
 
 from celery_rlock import events
+from celery_rlock.event_sender import sender
 from celery_rlock.events import FIELDS
 from tests.conftest import DEFAULT_KIND
 from tests.ops.observed import Capture, started
@@ -165,14 +169,43 @@ def test_nothing_is_sent_until_somebody_enables_events(server, bus, name, tmp_pa
     assert bus.types("unseen") == []
 
 
-def test_the_last_events_of_a_child_are_sent_before_it_ends(server, bus, name, tmp_path):
-    options = ("-E", "--max-tasks-per-child", "1")
-    with started(server.url, *options, concurrency=3, directory=tmp_path, queues=("ending",)) as fleet:
-        results = [fleet.proj.work.apply_async((f"{name}-{i}",), queue="ending") for i in range(3)]
-        for result in results:
-            result.get(timeout=30)
-        for result in results:
-            bus.await_types(result.id, "lock-acquired", "lock-released")
+@pytest.fixture
+def told(server, bus):
+    """Sends an event from this process, through a proxy: (proxy, send)."""
+    with Proxy(server.port) as proxy, Celery("told", broker=proxy.url, set_as_current=False) as app:
+        yield proxy, lambda task_id: sender.send(app, "here", events.RELEASED, {"uuid": task_id})
+        proxy.thaw()
+        sender.flush()
+
+
+def test_the_last_events_of_a_process_are_sent_before_it_ends(told, bus, name):
+    proxy, send = told
+    send(f"{name}-first")  # connects
+    bus.await_types(f"{name}-first", events.RELEASED)
+    proxy.freeze()
+    send(name)
+    threading.Timer(0.2, proxy.thaw).start()
+    worker_process_shutdown.send(sender=None)
+    assert not sender._waiting
+    assert not sender._sending
+    bus.await_types(name, events.RELEASED)
+
+
+def test_a_process_does_not_wait_for_a_broker_that_never_answers(told, name):
+    proxy, send = told
+    proxy.freeze()
+    send(name)
+    start = time.monotonic()
+    worker_process_shutdown.send(sender=None)
+    assert time.monotonic() - start < 10
+    assert sender._waiting or sender._sending
+
+
+def test_an_event_that_cannot_be_sent_does_not_hold_up_the_others(told, bus, name):
+    _, send = told
+    send(object())
+    send(name)
+    bus.await_types(name, events.RELEASED)
 
 
 def test_a_broker_that_is_away_makes_no_run_wait_for_its_events(server, name, tmp_path):

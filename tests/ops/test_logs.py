@@ -46,16 +46,6 @@ def await_lines(fleet, name, *expected):
     return lines
 
 
-def test_an_uncontended_run_says_nothing(fleet, name):
-    results = [fleet.proj.work.delay(f"{name}-{i}") for i in range(20)]
-    for result in results:
-        result.get(timeout=30)
-    with fleet.hold(name):  # what comes after them has been written, so they have
-        fleet.proj.skipping.delay(name).get(timeout=20, propagate=False)
-    wait_until(lambda: fleet.lines(name), timeout=20, what="a line")
-    assert said(fleet.lines(name)) == [("INFO", "skip: lock")]
-
-
 def test_a_waiter_says_that_it_waits_and_for_how_long_it_did(fleet, name):
     with fleet.hold(name) as lock:
         result = fleet.proj.work.delay(name)
@@ -136,3 +126,14 @@ def test_at_debug_a_run_says_when_it_has_its_lock_and_when_it_leaves_it(fleet, n
         f"acquired lock {name!r}",
         f"released lock {name!r}",
     ]
+
+
+def test_an_uncontended_run_says_nothing(fleet, name):
+    """Also in a process that has had something to say before."""
+    results = [fleet.proj.work.delay(f"{name}-{i}") for i in range(20)]
+    for result in results:
+        result.get(timeout=30)
+    with fleet.hold(name):  # what comes after them has been written, so they have
+        fleet.proj.skipping.delay(name).get(timeout=20, propagate=False)
+    wait_until(lambda: fleet.lines(name), timeout=20, what="a line")
+    assert said(fleet.lines(name)) == [("INFO", "skip: lock")]
