@@ -169,6 +169,14 @@ def test_nothing_is_sent_until_somebody_enables_events(server, bus, name, tmp_pa
     assert bus.types("unseen") == []
 
 
+@pytest.mark.parametrize("pool", ["threads", "gevent", "solo"])
+def test_events_come_from_every_pool(server, bus, name, tmp_path, pool):
+    with started(server.url, "-E", pool=pool, directory=tmp_path, queues=(pool,)) as fleet:
+        result = fleet.proj.work.apply_async((name,), queue=pool)
+        result.get(timeout=20)
+        bus.await_types(result.id, "lock-acquired", "lock-released")
+
+
 @pytest.fixture
 def told(server, bus):
     """Sends an event from this process, through a proxy: (proxy, send)."""
