@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from celery_rlock.ops.doctor import doctor
 from celery_rlock.ops.exporter_cli import exporter
 
 
@@ -13,3 +14,4 @@ def rlock() -> None:
 
 
 rlock.add_command(exporter)
+rlock.add_command(doctor)
