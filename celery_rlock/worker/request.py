@@ -18,6 +18,7 @@ from celery_rlock.plan import Plan
 from celery_rlock.publish import free_queued
 from celery_rlock.skip import Skipped
 from celery_rlock.waiter import Waiting, is_waiter
+from celery_rlock.worker import overtaken
 from celery_rlock.worker.children import is_child, is_gone
 from celery_rlock.worker.errands import errands
 from celery_rlock.worker.reaper import look_after_children
@@ -76,6 +77,7 @@ class LockedRequestMixin(_Request):
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         self._rlock_child = pid if is_child(pid) else None
+        overtaken.begins(self)
         super().on_accepted(pid, time_accepted)
         if self._rlock_child is not None:
             look_after_children()
@@ -89,7 +91,7 @@ class LockedRequestMixin(_Request):
         if isinstance(exc_info.exception, Skipped):
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
             task_revoked.send(self.task, request=self._context, terminated=False, signum=None, expired=False)
-        elif isinstance(exc_info.exception, Waiting):
+        elif isinstance(exc_info.exception, Waiting) and not overtaken.is_overtaken(self):
             self.send_event("task-retried", exception=str(exc_info.exception), traceback="")
         elif died:
             self._rlock_release_when_dead()

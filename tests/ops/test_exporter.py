@@ -50,8 +50,8 @@ def exporter(server, broker):
 @pytest.fixture(scope="module")
 def fleet(server, exporter, tmp_path_factory):
     with started(server.url, "-E", concurrency=2, directory=tmp_path_factory.mktemp("fleet")) as fleet:
-        while not exporter.value("acquisitions_total", fleet.proj.work.name):  # until the exporter hears
-            fleet.proj.work.delay("warm-up").get(timeout=20)
+        while not exporter.value("acquisitions_total", fleet.proj.carefree.name):  # until the exporter hears
+            fleet.proj.carefree.delay("warm-up").get(timeout=20)
         yield fleet
 
 
