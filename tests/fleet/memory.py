@@ -25,7 +25,7 @@ def _home() -> tuple[Path, str] | None:
 
 
 class MemoryLimit:
-    """A command behind `within` and all its children may have so many bytes; then the kernel kills one of them."""
+    """What runs behind `within`, children included, may have so many bytes; then the kernel kills one of them."""
 
     def __init__(self, limit: int) -> None:
         home = _home()

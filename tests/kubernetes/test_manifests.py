@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 
 import kubernetes_validate
 import pytest
@@ -54,6 +55,7 @@ def selected(documents, selector):
     return {name for name, own in labels(documents).items() if wanted <= own.items()}
 
 
+@cache
 def secrets():
     script = subprocess.run([ROOT / "new-secret"], check=True, capture_output=True, text=True)
     return list(yaml.safe_load_all(script.stdout))
@@ -223,7 +225,7 @@ def test_the_lock_understands_its_url(folder, kind, replicas):
 
 def test_the_network_lets_the_app_reach_the_servers_of_its_urls(documents):
     settings = of_kind(documents, "ConfigMap")["settings"]["data"]
-    wanted = {port for name in ("BROKER_URL", "RLOCK_URL") for _, port in parse(settings[name]).nodes}
+    wanted = {port for name in ("MESSAGES_URL", "RLOCK_URL") for _, port in parse(settings[name]).nodes}
     rules = of_kind(documents, "NetworkPolicy")["proj"]["spec"]["egress"]
     assert wanted <= {port["port"] for rule in rules for port in rule["ports"]}
 

@@ -19,8 +19,8 @@ VISIBILITY = {"visibility_timeout": int(os.environ["VISIBILITY_TIMEOUT"])}
 
 app = Celery("proj", include=["proj.tasks"])
 app.conf.update(
-    broker_url=url("BROKER_URL", "BROKER_PASSWORD"),
-    result_backend=url("BROKER_URL", "BROKER_PASSWORD"),
+    broker_url=url("MESSAGES_URL", "BROKER_PASSWORD"),
+    result_backend=url("MESSAGES_URL", "BROKER_PASSWORD"),
     broker_transport_options=VISIBILITY,
     result_backend_transport_options=VISIBILITY,
     broker_connection_retry_on_startup=True,

@@ -14,7 +14,7 @@ from typing import Any
 from celery import Celery, bootsteps
 from celery.beat import PersistentScheduler
 
-EVERY = 5.0  # seconds
+EVERY = 2.0  # seconds
 
 
 def touch() -> None:

@@ -1,0 +1,87 @@
+"""Containers of the manifests, run as processes: their own command, environment and probes, on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from tests.kubernetes.rendering import ROOT, render
+from tests.support.daemon import Daemon
+from tests.support.servers import Server
+
+ADMIN = "user admin on nopass ~* &* +@all"
+#: Where the test has its own: the server's port, and folders that only a container has.
+OURS = ("port", "dir", "aclfile")
+
+
+def new_secret() -> dict[str, str]:
+    """What examples/kubernetes/new-secret makes: passwords, and the ACL file."""
+    script = subprocess.run([ROOT / "new-secret"], check=True, capture_output=True, text=True)
+    return {
+        name: value
+        for document in yaml.safe_load_all(script.stdout)
+        for name, value in document["stringData"].items()
+    }
+
+
+def document(kind: str, name: str) -> dict:
+    [found] = [each for each in render("base") if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+class Valkey(Server):
+    """A server with the ConfigMap's settings and the Secret's users, and one more for the tests to look with."""
+
+    def __init__(self, secret: dict[str, str], folder: Path) -> None:
+        users = folder / "users.acl"
+        users.write_text(f"{secret['users.acl']}\n{ADMIN}\n")
+        lines = document("ConfigMap", "valkey")["data"]["valkey.conf"].splitlines()
+        words = [line.split() for line in lines if line and not line.startswith("#")]
+        flags = {name.replace("-", "_"): value for name, value in words if name not in OURS}
+        super().__init__("valkey", aclfile=users, **flags)
+        self.url = f"redis://admin:none@127.0.0.1:{self.port}/0"
+
+
+class Container(Daemon):
+    """The container of a Deployment, in a folder of its own in place of /run/celery."""
+
+    def __init__(self, name: str, secret: dict[str, str], port: int, folder: Path, more: tuple[str, ...] = ()):
+        pod = document("Deployment", name)["spec"]["template"]["spec"]
+        [self._container] = pod["containers"]
+        self._folder, self._more = folder, more
+        settings = document("ConfigMap", "settings")["data"]
+        env = {key: value.replace("@valkey:6379", f"@127.0.0.1:{port}") for key, value in settings.items()}
+        for variable in self._container["env"]:
+            reference = variable.get("valueFrom", {}).get("secretKeyRef")
+            env[variable["name"]] = secret[reference["key"]] if reference else self._here(variable["value"])
+        env["PYTHONPATH"] = str(ROOT)
+        super().__init__(name, env)
+
+    def _here(self, word: str) -> str:
+        return word.replace("/run/celery", str(self._folder))
+
+    @property
+    def alive_file(self) -> Path:
+        return self._folder / "alive"
+
+    def command(self) -> list[str]:
+        celery, *words = [*self._container["command"], *self._container["args"], *self._more]
+        assert celery == "celery"
+        return [sys.executable, "-m", "celery", *map(self._here, words)]
+
+    def probe(self, name: str) -> bool:
+        """What the kubelet would find."""
+        command = self._container[f"{name}Probe"]["exec"]["command"]
+        done = subprocess.run(list(map(self._here, command)), check=False, capture_output=True)
+        return done.returncode == 0
+
+    def is_ready(self) -> bool:
+        return self.probe("startup")
+
+
+def has_exporter() -> bool:
+    return importlib.util.find_spec("celery_rlock.ops.exporter") is not None
