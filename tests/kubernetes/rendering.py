@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2] / "examples" / "kubernetes"
-FOLDERS = ["base", "overlays/sentinel", "overlays/cluster"]
+FOLDERS = ["base", "overlays/sentinel", "overlays/cluster", "overlays/long-tasks"]
 
 
 def render(folder: str) -> list[dict]:

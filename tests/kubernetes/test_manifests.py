@@ -185,13 +185,17 @@ def test_every_image_has_a_version(documents):
         assert re.search(r":v?\d+\.\d+\.\d+", image), image
 
 
-def test_a_run_ends_before_its_pod_is_killed(documents):
-    """soft limit < hard limit < soft shutdown < grace period, and a message comes back after all of these."""
+def test_a_worker_ends_before_its_pod_is_killed(documents):
+    """Warm shutdown: limits end every run in time. Soft shutdown: it gives runs back in time, and has no limits."""
     settings = of_kind(documents, "ConfigMap")["settings"]["data"]
-    grace = pods(documents)["worker"]["terminationGracePeriodSeconds"]
-    names = ("TASK_SOFT_TIME_LIMIT", "TASK_TIME_LIMIT", "SOFT_SHUTDOWN_TIMEOUT")
-    order = [*(float(settings[name]) for name in names), grace, float(settings["VISIBILITY_TIMEOUT"])]
-    assert order == sorted(set(order))
+    pod = pods(documents)["worker"]
+    names = ("TASK_SOFT_TIME_LIMIT", "TASK_TIME_LIMIT", "SOFT_SHUTDOWN_TIMEOUT", "VISIBILITY_TIMEOUT")
+    soft, hard, shutdown, visibility = (float(settings[name]) for name in names)
+    remapped = {"name": "REMAP_SIGTERM", "value": "SIGQUIT"} in pod["containers"][0]["env"]
+    assert remapped == (shutdown > 0)
+    assert (hard == 0) == remapped
+    assert soft <= hard
+    assert hard + shutdown + 10 < pod["terminationGracePeriodSeconds"] < visibility
 
 
 def test_every_variable_that_the_app_reads_is_set_and_none_is_idle(documents):
@@ -210,7 +214,12 @@ def test_every_variable_that_the_app_reads_is_set_and_none_is_idle(documents):
 
 @pytest.mark.parametrize(
     ("folder", "kind", "replicas"),
-    [("base", "standalone", 0), ("overlays/sentinel", "sentinel", 1), ("overlays/cluster", "cluster", 1)],
+    [
+        ("base", "standalone", 0),
+        ("overlays/long-tasks", "standalone", 0),
+        ("overlays/sentinel", "sentinel", 1),
+        ("overlays/cluster", "cluster", 1),
+    ],
 )
 def test_the_lock_understands_its_url(folder, kind, replicas):
     settings = of_kind(render(folder), "ConfigMap")["settings"]["data"]

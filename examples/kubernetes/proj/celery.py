@@ -30,9 +30,9 @@ app.conf.update(
     task_acks_late=True,
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
-    # Shorter than terminationGracePeriodSeconds, so that a pod that has to go is not killed.
-    task_soft_time_limit=int(os.environ["TASK_SOFT_TIME_LIMIT"]),
-    task_time_limit=int(os.environ["TASK_TIME_LIMIT"]),
+    # Shorter than terminationGracePeriodSeconds, so that a pod that has to go is not killed; 0 is none.
+    task_soft_time_limit=int(os.environ["TASK_SOFT_TIME_LIMIT"]) or None,
+    task_time_limit=int(os.environ["TASK_TIME_LIMIT"]) or None,
     worker_soft_shutdown_timeout=float(os.environ["SOFT_SHUTDOWN_TIMEOUT"]),
     beat_scheduler="proj.health:Scheduler",
     beat_max_loop_interval=5,
