@@ -22,6 +22,7 @@ TABLE = "CELERY_RLOCK_FLEET_TABLE"
 REPORTS = pytest.StashKey[list]()
 ENOUGH = 30.0  # seconds of grace for every run to end, also on a loaded machine
 LOG = 6000
+CONCURRENCY = 2
 # What is not acknowledged comes back after six seconds, not after kombu's hour.
 REDELIVERY = {"visibility_timeout": 6, "unacked_restore_interval": 0.5, "unacked_restore_throttle": 1}
 
@@ -100,7 +101,7 @@ class Cluster:
             "RLOCK_TEST_CONF": json.dumps(settings),
             **self.env,
         }
-        options = {"concurrency": 2, "queues": [self.queue], **options}
+        options = {"concurrency": CONCURRENCY, "queues": [self.queue], **options}
         return Pod("tests.fleet.proj:app", env=env, **options)
 
     @contextmanager
@@ -127,16 +128,16 @@ def cluster(broker, locks, tmp_path):
 
 @pytest.fixture
 def report_of(cluster, reports):
-    """Counts what became of a load; overlaps and tasks that completed twice are never right."""
+    """Counts what became of a load; overlaps are never right."""
 
-    def count(load, event, *, may_lose=0):
+    def count(load, event, *, may_lose=0, may_repeat=0):
         report = load.report(event, cluster.broker.kind, within=20 if may_lose else 60)
         reports.append(report)
-        if report.overlaps or report.lost > may_lose or report.ran_twice:
+        if report.overlaps or report.lost > may_lose or report.ran_twice > may_repeat:
             cluster.show()
         assert report.overlaps == 0
         assert report.lost <= may_lose, load.lost()
-        assert report.ran_twice == 0
+        assert report.ran_twice <= may_repeat
         return report
 
     return count

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import psutil
+from typing_extensions import Self
 
 PREFIX = "rlock-fleet"
 V2 = Path("/sys/fs/cgroup")
@@ -25,7 +26,7 @@ def _home() -> tuple[Path, str] | None:
 
 
 class MemoryLimit:
-    """What runs behind `within`, children included, may have so many bytes; then the kernel kills one of them."""
+    """What runs behind `within` may have so many bytes; then the kernel kills one of its processes."""
 
     def __init__(self, limit: int) -> None:
         home = _home()
@@ -58,7 +59,7 @@ class MemoryLimit:
     def remove(self) -> None:
         _remove(self._group)
 
-    def __enter__(self) -> MemoryLimit:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

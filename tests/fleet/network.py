@@ -1,7 +1,7 @@
 """A network of one pod: a namespace, joined to this machine by a cable that can be pulled.
 
-Only root can make one, and only where the `ip` command is. The names tell which test process made them, so that
-what a killed test process left behind is removed by the next one.
+Only root can make one, and only where the `ip` command is. The names tell which test process made them: what
+a killed one left behind is removed by the next.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 
 import psutil
+from typing_extensions import Self
 
 PREFIX = "rlockfleet"
 
@@ -67,7 +68,7 @@ class Network:
     def remove(self) -> None:
         _remove(self.name, self.cable)
 
-    def __enter__(self) -> Network:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Pods, the nodes they run on, and a Deployment that replaces them: what Kubernetes does, with real workers."""
+"""Pods, nodes and a Deployment: what Kubernetes does to workers, done to real ones."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Deployment:
         self.terminate(self.pods[replicas:])
 
     def roll(self) -> None:
-        """A rolling update, maxSurge 1 and maxUnavailable 0: a new pod is ready before an old one has to go."""
+        """A rolling update, maxSurge 1, maxUnavailable 0: a new pod is ready before an old one has to go."""
         for old in list(self.pods):
             self.await_ready(self.create(1))
             self.terminate([old])

@@ -1,6 +1,7 @@
 """The app of the fleet: one locked task that tells a journal on disk what it does.
 
-A file, not Redis, because a pod that is cut off from Redis has to tell too. RLOCK_TEST_CONF adds settings as JSON.
+A file, not Redis, because a pod that is cut off from Redis has to tell too. RLOCK_TEST_CONF adds settings,
+as JSON.
 """
 
 from __future__ import annotations
@@ -67,7 +68,14 @@ def busy_for(seconds: float) -> None:
         time.sleep(STEP)
 
 
-@app.task(base=LockedTask, bind=True, shared=False, lock_key="{key}", autoretry_for=(LockLost,))
+@app.task(
+    base=LockedTask,
+    bind=True,
+    shared=False,
+    lock_key="{key}",
+    autoretry_for=(LockLost,),
+    retry_kwargs={"countdown": 1},
+)
 def work(self, key: str, seconds: float) -> None:
     with witnessed(self, key):
         busy_for(seconds)

@@ -1,4 +1,4 @@
-"""Containers of the manifests, run as processes: their own command, environment and probes, on this machine."""
+"""Containers of the manifests, run as processes: their own command, environment and probes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def document(kind: str, name: str) -> dict:
 
 
 class Valkey(Server):
-    """A server with the ConfigMap's settings and the Secret's users, and one more for the tests to look with."""
+    """A server with the ConfigMap's settings and the Secret's users, and one more user to look with."""
 
     def __init__(self, secret: dict[str, str], folder: Path) -> None:
         users = folder / "users.acl"
@@ -49,7 +49,9 @@ class Valkey(Server):
 class Container(Daemon):
     """The container of a Deployment, in a folder of its own in place of /run/celery."""
 
-    def __init__(self, name: str, secret: dict[str, str], port: int, folder: Path, more: tuple[str, ...] = ()):
+    def __init__(
+        self, name: str, secret: dict[str, str], port: int, folder: Path, more: tuple[str, ...] = ()
+    ):
         pod = document("Deployment", name)["spec"]["template"]["spec"]
         [self._container] = pod["containers"]
         self._folder, self._more = folder, more

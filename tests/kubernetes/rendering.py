@@ -1,4 +1,4 @@
-"""What `kubectl kustomize` makes of the example's folders, for what is used there: resources and JSON patches."""
+"""What `kubectl kustomize` makes of the example's folders, which use only resources and JSON patches."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def _render(folder: Path) -> list[dict]:
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     unknown = set(kustomization) - {"apiVersion", "kind", "resources", "patches"}
     assert not unknown, f"rendered here as if there were no {unknown}"
-    documents = [
-        document for resource in kustomization["resources"] for document in _load(folder / resource)
-    ]
+    documents = [document for resource in kustomization["resources"] for document in _load(folder / resource)]
     for patch in kustomization.get("patches", []):
         targets = [document for document in documents if _matches(document, patch["target"])]
         assert targets, f"{patch['path']} patches nothing"

@@ -111,10 +111,10 @@ def test_one_user_cannot_touch_what_is_the_others(valkey, secret):
     nobody = redis.Redis(port=valkey.port)
     for attempt in (
         lambda: broker.delete("rlock:{account:7}"),
-        lambda: broker.flushall(),
+        broker.flushall,
         lambda: broker.config_get("*"),
         lambda: locks.lpush("celery", "message"),
-        lambda: locks.flushall(),
+        locks.flushall,
         lambda: locks.publish("celery-task-meta-1", "SUCCESS"),
         lambda: nobody.get("celery"),
     ):

@@ -46,7 +46,10 @@ def containers(documents):
 
 
 def labels(documents):
-    return {name: workload["spec"]["template"]["metadata"]["labels"] for name, workload in workloads(documents).items()}
+    return {
+        name: workload["spec"]["template"]["metadata"]["labels"]
+        for name, workload in workloads(documents).items()
+    }
 
 
 def selected(documents, selector):
@@ -104,7 +107,9 @@ def test_selectors_mean_the_pods_that_they_should(documents):
     for name, workload in workloads(documents).items():
         assert selected(documents, workload["spec"]["selector"]) == {name}
     assert selected(documents, of_kind(documents, "Service")["valkey"]["spec"]["selector"]) == {"valkey"}
-    assert selected(documents, of_kind(documents, "PodDisruptionBudget")["worker"]["spec"]["selector"]) == {"worker"}
+    assert selected(documents, of_kind(documents, "PodDisruptionBudget")["worker"]["spec"]["selector"]) == {
+        "worker"
+    }
     policies = of_kind(documents, "NetworkPolicy")
     meant = {name: selected(documents, policy["spec"]["podSelector"]) for name, policy in policies.items()}
     proj = {"worker", "beat", "exporter"}
@@ -186,7 +191,7 @@ def test_every_image_has_a_version(documents):
 
 
 def test_a_worker_ends_before_its_pod_is_killed(documents):
-    """Warm shutdown: limits end every run in time. Soft shutdown: it gives runs back in time, and has no limits."""
+    """Warm shutdown: limits end every run in time. Soft shutdown: no limits, runs are given back in time."""
     settings = of_kind(documents, "ConfigMap")["settings"]["data"]
     pod = pods(documents)["worker"]
     names = ("TASK_SOFT_TIME_LIMIT", "TASK_TIME_LIMIT", "SOFT_SHUTDOWN_TIMEOUT", "VISIBILITY_TIMEOUT")

@@ -1,4 +1,4 @@
-"""The app, its settings taken from the environment: base/settings.yaml has them, and the Secret the passwords."""
+"""The app. Its settings come from the environment: from base/settings.yaml, and passwords from the Secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proj import health
 
 
 def url(name: str, password: str) -> str:
-    """`{password}` in a URL stands for a password, so that a URL can be shown and a Secret need not know hosts."""
+    """A URL with its password in it: the ConfigMap has no passwords, and the Secret no hosts."""
     return os.environ[name].replace("{password}", quote(os.environ[password], safe=""))
 
 

@@ -1,7 +1,7 @@
 """A file that is touched while the worker's loop turns, for the kubelet to look at.
 
 `celery inspect ping` would start a Python, import the app and ask through the broker, in every pod every few
-seconds, and would restart the whole fleet when the broker is down. The age of a file costs nothing and asks nobody.
+seconds, and would restart the whole fleet when the broker is down. To look at a file asks nobody.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def touch() -> None:
 class Alive(bootsteps.StartStopStep):
     """While the worker is connected its own loop touches the file, so that a loop that hangs is seen.
 
-    While it is not there is no loop. A thread touches the file then: a restart brings no broker back, and would
-    end the runs that need none.
+    While it is not, there is no loop. A thread touches the file then: a restart brings no broker back, and
+    would end the runs that need none.
     """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)

@@ -13,7 +13,7 @@ def charge(self: LockedTask, account_id: int, amount: int, seconds: float = 0) -
     """One at a time for each account; cut off from Redis, it stops before another pod may start."""
     time.sleep(seconds)
     self.lock.ensure()
-    return {"charged": amount, "token": self.lock.token}
+    return {"account": account_id, "charged": amount, "token": self.lock.token}
 
 
 @app.task(base=LockedTask, lock_busy="skip", lock_hold_at_least=55)
