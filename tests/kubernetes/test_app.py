@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 
 from tests.kubernetes.containers import Container, Valkey, has_exporter, new_secret
-from tests.support.processes import wait_until
+from tests.support.processes import free_port, wait_until
 from tests.support.proxy import Proxy
 from tests.support.servers import available_kinds
 
@@ -151,13 +151,16 @@ def test_beat_is_alive(beat, valkey):
 
 
 @pytest.mark.skipif(not has_exporter(), reason="celery rlock exporter is not there")
-def test_the_exporter_may_see_what_it_needs(valkey, secret, tmp_path):
-    """On the port that the manifest names."""
-    exporter = Container("exporter", secret, valkey.port, tmp_path)
-    exporter.is_ready = lambda: "metrics" in exporter.log
+def test_the_exporter_may_see_what_it_needs(valkey, worker, secret, tmp_path):
+    """It asks Redis for locks and the broker for events, and neither refuses anything."""
+    port = free_port()
+    here = ("--host=127.0.0.1", f"--port={port}")
+    exporter = Container("exporter", secret, valkey.port, tmp_path, here)
+    exporter.is_ready = lambda: str(port) in exporter.log
     with exporter.started():
-        page = wait_until(lambda: _page("http://127.0.0.1:9808/metrics"), timeout=30, what="metrics")
-    assert "rlock" in page
+        page = lambda: _page(f"http://127.0.0.1:{port}/metrics")  # noqa: E731
+        wait_until(lambda: "events_connected 1" in page(), timeout=30, what="the exporter to hear events")
+        assert "celery_rlock_locks" in page()
     assert refused(valkey) == []
 
 
