@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import yaml
 
@@ -14,6 +16,8 @@ from tests.support.daemon import Daemon
 from tests.support.servers import Server
 
 ADMIN = "user admin on nopass ~* &* +@all"
+#: The whole tree is read-only for what follows, except for one folder; the mounts are gone with the process.
+READ_ONLY = 'mount --make-rprivate / && mount --bind "$0" "$0" && mount -o remount,bind,ro / && exec "$@"'
 #: Where the test has its own: the server's port, and folders that only a container has.
 OURS = ("port", "dir", "aclfile")
 
@@ -46,8 +50,23 @@ class Valkey(Server):
         self.url = f"redis://admin:none@127.0.0.1:{self.port}/0"
 
 
+@cache
+def can_be_read_only() -> bool:
+    """Whether this process may make mounts that nobody else sees."""
+    with TemporaryDirectory() as folder:
+        done = subprocess.run([*_read_only(folder), "true"], check=False, capture_output=True)
+    return done.returncode == 0
+
+
+def _read_only(folder: object) -> list[str]:
+    return ["unshare", "--mount", "sh", "-c", READ_ONLY, str(folder)]
+
+
 class Container(Daemon):
-    """The container of a Deployment, in a folder of its own in place of /run/celery."""
+    """The container of a Deployment, in a folder of its own in place of /run/celery.
+
+    That folder is all that it can write to, where this machine allows for that.
+    """
 
     def __init__(
         self, name: str, secret: dict[str, str], port: int, folder: Path, more: tuple[str, ...] = ()
@@ -73,7 +92,8 @@ class Container(Daemon):
     def command(self) -> list[str]:
         celery, *words = [*self._container["command"], *self._container["args"], *self._more]
         assert celery == "celery"
-        return [sys.executable, "-m", "celery", *map(self._here, words)]
+        within = _read_only(self._folder) if can_be_read_only() else []
+        return [*within, sys.executable, "-m", "celery", *map(self._here, words)]
 
     def probe(self, name: str) -> bool:
         """What the kubelet would find."""

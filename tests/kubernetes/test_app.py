@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 import redis
 from celery import Celery
 
-from tests.kubernetes.containers import Container, Valkey, has_exporter, new_secret
+from tests.kubernetes.containers import Container, Valkey, can_be_read_only, has_exporter, new_secret
 from tests.support.processes import free_port, wait_until
 from tests.support.proxy import Proxy
 from tests.support.servers import available_kinds
@@ -103,6 +104,15 @@ def test_locked_tasks_run_with_the_rights_of_the_secret(valkey, worker, client):
     assert client.control.ping(timeout=10, limit=1)
     assert "Traceback" not in worker.log
     assert refused(valkey) == []
+
+
+@pytest.mark.skipif(not can_be_read_only(), reason="only root on Linux can make mounts")
+def test_the_containers_write_to_their_own_folder_only(worker, beat):
+    """What all tests of this module run with: a root that is read-only."""
+    for container in (worker, beat):
+        mounts = Path(f"/proc/{container.pid}/mounts").read_text().splitlines()
+        [root] = [line.split() for line in mounts if line.split()[1] == "/"]
+        assert root[3].split(",")[0] == "ro"
 
 
 def test_one_user_cannot_touch_what_is_the_others(valkey, secret):

@@ -207,11 +207,12 @@ def test_every_variable_that_the_app_reads_is_set_and_none_is_idle(documents):
     source = "".join(path.read_text() for path in (ROOT / "proj").glob("*.py"))
     read = set(re.findall(r'"([A-Z]+_[A-Z_]+)"', source))
     settings = set(of_kind(documents, "ConfigMap")["settings"]["data"])
-    by_celery = {"REMAP_SIGTERM"}
+    by_others = {"REMAP_SIGTERM", "TMPDIR"}
     for name in ("worker", "beat", "exporter"):
         env = {variable["name"] for variable in containers(documents)[f"{name}/{name}"]["env"]}
         assert read - {"ALIVE_FILE"} <= settings | env
-        assert settings | env <= read | by_celery
+        assert settings | env <= read | by_others
+        assert "TMPDIR" in env
     for name in ("worker", "beat"):
         env = {each["name"]: each.get("value") for each in containers(documents)[f"{name}/{name}"]["env"]}
         assert env["ALIVE_FILE"] == "/run/celery/alive"
