@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from functools import cache
@@ -94,6 +95,13 @@ class Container(Daemon):
         assert celery == "celery"
         within = _read_only(self._folder) if can_be_read_only() else []
         return [*within, sys.executable, "-m", "celery", *map(self._here, words)]
+
+    def execute(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Another command of the app, with the environment of this one."""
+        env = {**os.environ, **self._env}
+        return subprocess.run(
+            [sys.executable, "-m", *words], cwd=ROOT, env=env, check=False, capture_output=True, text=True
+        )
 
     def probe(self, name: str) -> bool:
         """What the kubelet would find."""

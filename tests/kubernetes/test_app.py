@@ -106,6 +106,14 @@ def test_locked_tasks_run_with_the_rights_of_the_secret(valkey, worker, client):
     assert refused(valkey) == []
 
 
+def test_the_doctor_finds_nothing_wrong(worker, valkey):
+    """`kubectl exec deploy/worker -- celery -A proj rlock doctor`"""
+    done = worker.execute("celery", "-A", "proj", "rlock", "doctor")
+    assert done.returncode == 0, done.stdout
+    assert "all is well" in done.stdout
+    assert refused(valkey) == []
+
+
 @pytest.mark.skipif(not can_be_read_only(), reason="only root on Linux can make mounts")
 def test_the_containers_write_to_their_own_folder_only(worker, beat):
     """What all tests of this module run with: a root that is read-only."""
