@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help demo example-periodic example-inventory example-leaderboard example-django test faults lint format bench wheel-test clean
+.PHONY: help demo example-periodic example-inventory example-leaderboard example-django test faults fleet lint format bench wheel-test clean
 
 help:
 	@echo "make demo        a fleet without and with the lock, side by side"
 	@echo "make example-periodic, example-inventory, example-leaderboard, example-django: code to copy"
 	@echo "make test        all tests"
 	@echo "make faults      every way to end a worker, measured into docs/faults.md"
+	@echo "make fleet       what Kubernetes does to a fleet under load, measured into docs/kubernetes.md"
 	@echo "make lint        ruff, mypy --strict and luacheck"
 	@echo "make bench       how fast it is: beside redis.lock.Lock, after a kill, from hand to hand"
 	@echo "make wheel-test  the wheel, installed away from this tree, against the tests of the lock"
@@ -38,6 +39,9 @@ test: $(VENV)/.test
 faults: $(VENV)/.test
 	CELERY_RLOCK_FAULTS_TABLE=docs/faults.md $(PYTEST) -p no:xdist tests/faults
 	@cat docs/faults.md
+
+fleet: $(VENV)/.test
+	CELERY_RLOCK_FLEET_TABLE=docs/kubernetes.md $(PYTEST) -p no:xdist tests/fleet
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
