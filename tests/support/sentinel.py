@@ -148,14 +148,16 @@ class SentinelSetup:
         wait_until(calm, timeout=WITHIN, what="the replica to follow and the sentinels to agree", every=0.1)
 
     def mend(self) -> None:
-        """Start what is dead again, have it follow today's primary, and wait for calm."""
-        primary = self.primary
-        other = next(server for server in self.servers if server is not primary)
-        if not other.running:
-            other.started()
-        if not _follows(other, primary):  # a sentinel would see to that too, some ten seconds later
-            with other.client() as client:
-                client.replicaof("127.0.0.1", primary.port)
+        """Start what is dead again, have one follow the other, and wait for calm."""
+        for server in self.servers:
+            if not server.running:
+                server.started()
+        primary, replica = self.primary, self.replica
+        # The sentinels would see to both too, some ten seconds later.
+        if not _is_primary(primary):
+            _obey(primary, "NO", "ONE")
+        if not _follows(replica, primary):
+            _obey(replica, "127.0.0.1", primary.port)
         self.await_calm()
 
     def stop(self) -> None:
@@ -183,3 +185,8 @@ def _follows(replica: Server, primary: Server) -> bool:
             "up",
         )
     return False
+
+
+def _obey(server: Server, host: str, port: object) -> None:
+    with server.client() as client:
+        client.replicaof(host, port)

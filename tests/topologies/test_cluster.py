@@ -1,0 +1,231 @@
+"""The lock on a Cluster: on every slot, in one round trip a node, and woken wherever the key lives."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+from redis.crc import key_slot
+
+from celery_rlock.core.listener import Ears, listener_of
+from celery_rlock.core.lock import RLock
+from celery_rlock.core.name import Owner
+from celery_rlock.core.replies import Heir, Taken
+from tests.support.processes import wait_until
+from tests.topologies.waiting import (
+    SOON,
+    WOKEN_WITHIN,
+    Waiter,
+    WaitingProcess,
+    await_waiters,
+    hand_over,
+    through_outages,
+    waiters_of,
+)
+
+KEYS = 200
+LEASES = 100
+LONG_LEASE = 60.0
+LEASE = 15.0
+ROUNDS = 4
+#: One by one, each node would have to read about thirty times.
+FEW_READS = 10
+ODD_KEYS = ["{", "}", "{}", "a{b}c", "{a}{b}", "%", "%7B", "ключ", "a b", "x" * 500, "a:b:{c}:token"]
+
+
+@pytest.fixture
+def scripts(scripts_on, cluster):
+    return scripts_on(cluster)
+
+
+def errors_of(node):
+    with node.client() as client:
+        return {kind.removeprefix("errorstat_") for kind in client.info("errorstats")}
+
+
+def reads_of(node):
+    """How often it has read something from a client."""
+    with node.client() as client:
+        return client.info("stats")["total_reads_processed"]
+
+
+def test_locks_on_keys_of_all_nodes_are_taken_entered_again_and_released(scripts, cluster, name):
+    """Semantics 1 and 3."""
+    locks = [RLock(f"{name}-{number}", scripts=scripts) for number in range(KEYS)]
+    for lock in locks:
+        assert lock.acquire(blocking=False)
+        assert lock.acquire(blocking=False)
+        lock.release()
+    slots = {key_slot(lock.key.encode()) for lock in locks}
+    for primary in cluster.primaries:
+        held = [key for key in primary.client().keys("rlock:*") if key.endswith(b"}")]
+        assert len(held) == sum(any(slot in part for part in primary.slots()) for slot in slots)
+    other = Owner("elsewhere", "1", "other")
+    for lock in locks:
+        busy = scripts.acquire(scripts.name(lock.key), other, 1, 1, "")
+        assert busy.holder == lock.owner
+        lock.release()
+        assert not lock.locked()
+
+
+@pytest.mark.parametrize("key", ODD_KEYS, ids=range(len(ODD_KEYS)))
+def test_every_script_stays_in_the_slot_of_its_key(scripts, cluster, name, key):
+    """Semantics 15: whatever the key is made of, no script touches two slots."""
+    lock_name = scripts.name(f"{key}-{name}")
+    owner, other = Owner("here", "1", "task"), Owner("there", "2", "other")
+    place = listener_of(scripts).place(lock_name, other, "", 5)
+    assert isinstance(scripts.acquire(lock_name, owner, 1, 5, ""), Taken)
+    assert scripts.renew([(lock_name, owner, 5)]) == [True]
+    assert scripts.wait([place])[0] > 0
+    assert scripts.copy(lock_name, "task", 0) == 1
+    assert scripts.finish(lock_name, owner, 0) == 1
+    assert scripts.copy(lock_name, "task", 0) == 2
+    assert isinstance(scripts.acquire(lock_name, owner, 1, 5, ""), Taken)
+    assert scripts.release(lock_name, owner, 0, heir=Heir("rest", 1)) == 1
+    scripts.give_up(place)
+    scripts.tell_ended(lock_name, "task", 1)
+    assert scripts.locked(lock_name)
+    assert not any("CROSSSLOT" in errors_of(node) for node in cluster.nodes)
+
+
+def test_a_hundred_leases_are_renewed_in_a_trip_to_each_node(scripts, cluster, name):
+    """Semantics 7: in batches."""
+    owner = Owner("here", "1", "task")
+    names = [scripts.name(f"{name}-{number}") for number in range(LEASES)]
+    for lock_name in names:
+        assert isinstance(scripts.acquire(lock_name, owner, 1, LEASE, ""), Taken)
+    leases = [(lock_name, owner, LONG_LEASE) for lock_name in names]
+    scripts.renew(leases)  # the nodes know the script from now on
+    before = {node: reads_of(node) for node in cluster.primaries}
+    assert scripts.renew(leases) == [True] * LEASES
+    reads = [reads_of(node) - count for node, count in before.items()]
+    assert max(reads) < FEW_READS, reads
+    for lock_name in names:
+        assert scripts.release(lock_name, owner, 0) == 1
+
+
+def test_a_batch_of_renewals_tells_each_lease_its_own_answer(scripts, cluster, name):
+    """Semantics 3 and 7: what is gone on one node is no matter of the others, nor is a wrong type."""
+    owner = Owner("here", "1", "task")
+    keys = [cluster.key_on(primary, f"{name}-{place}") for primary in cluster.primaries for place in "ab"]
+    names = [scripts.name(key) for key in keys]
+    for lock_name in names[::2]:
+        scripts.acquire(lock_name, owner, 1, LEASE, "")
+    scripts.client.set(names[1].lock, "no lock", px=5000)
+    answers = scripts.renew([(lock_name, owner, LEASE) for lock_name in names])
+    assert answers[::2] == [True] * 3
+    assert "WRONGTYPE" in str(answers[1])
+    assert answers[3::2] == [False] * 2
+
+
+def test_a_release_wakes_who_waits_on_any_node(scripts, cluster, name):
+    """Semantics 12: at least one hand-over a node must be too quick for somebody who asks now and then."""
+    for primary in cluster.primaries:
+        key = cluster.key_on(primary, name)
+        lock = RLock(key, scripts=scripts, ttl=LONG_LEASE)
+        hand_overs = [hand_over(lock, key, lambda primary=primary: primary) for _ in range(ROUNDS)]
+        assert min(hand_overs) < WOKEN_WITHIN
+        assert not waiters_of(primary, key)
+
+
+def test_a_waiter_that_is_dead_is_passed_over_on_any_node(scripts, cluster, name):
+    """Semantics 12: the node of the key knows that nobody hears, though the others would hear of it."""
+    keys = [cluster.key_on(primary, name) for primary in cluster.primaries]
+    with ExitStack() as stack:
+        dead = [stack.enter_context(WaitingProcess(cluster.url, key)) for key in keys]
+        locks = [RLock(key, scripts=scripts, ttl=LONG_LEASE) for key in keys]
+        for lock, process in zip(locks, dead, strict=True):
+            lock.acquire()
+            process.launch()
+        for primary, key in zip(cluster.primaries, keys, strict=True):
+            await_waiters(lambda primary=primary: primary, key, 1)
+        waiters = [Waiter(lock) for lock in locks]
+        for primary, key in zip(cluster.primaries, keys, strict=True):
+            await_waiters(lambda primary=primary: primary, key, 2)
+        for process in dead:
+            process.kill()
+        for lock in locks:
+            lock.release()
+        released = time.time()
+        for waiter in waiters:
+            waiter.join(SOON)
+    assert min(waiter.at - released for waiter in waiters) < WOKEN_WITHIN
+    assert all(waiter.at is not None for waiter in waiters)
+
+
+class Told:
+    """Waits as a listener does, and counts what it is told."""
+
+    def __init__(self, scripts, name, who):
+        self.turns, self.nexts = itertools.count(), itertools.count()
+        self.turn, self.next = 0, 0
+        self._scripts, self._listener = scripts, listener_of(scripts)
+        self.place = self._listener.place(scripts.name(name), Owner("here", who, who), "", 30)
+        self._asked = threading.Event()
+
+    def wait(self):
+        self._listener.add(self._scripts, self.place, Ears(self._on_turn, self._on_next, self._asked.set))
+        wait_until(self._listener.listening.is_set, timeout=SOON, what="it to listen")
+        assert self._scripts.wait([self.place])[0] > 0
+
+    def _on_turn(self):
+        self.turn += 1
+
+    def _on_next(self):
+        self.next += 1
+
+
+def test_a_turn_is_told_once_and_again_when_it_comes_again(scripts, cluster, name):
+    """Semantics 12: a Cluster passes what is published on to all its nodes; a waiter hears it once."""
+    for primary in cluster.primaries:
+        key = cluster.key_on(primary, name)
+        owner, lock_name = Owner("here", "0", "holder"), scripts.name(key)
+        first, second = Told(scripts, key, "a"), Told(scripts, key, "b")
+        assert isinstance(scripts.acquire(lock_name, owner, 1, LONG_LEASE, ""), Taken)
+        second_has_place = False
+        for turn in range(1, ROUNDS + 1):
+            first.wait()
+            if not second_has_place:
+                second.wait()
+                second_has_place = True
+                # Its score is the moment it came: the first one must stay in front of it.
+                primary.client().zadd(lock_name.waiters, {second.place.waiter: 2**52})
+            scripts.release(lock_name, owner, 0)
+            wait_until(lambda turn=turn: first.turn >= turn, timeout=SOON, what="the turn")
+            wait_until(lambda turn=turn: second.next >= turn, timeout=SOON, what="the next one's look")
+            assert isinstance(scripts.acquire(lock_name, owner, 1, LONG_LEASE, ""), Taken)
+        time.sleep(0.3)  # whatever would be told a second time has the time to arrive
+        assert (first.turn, first.next) == (ROUNDS, 0)
+        assert (second.turn, second.next) == (0, ROUNDS)
+        listener_of(scripts).discard(second.place)
+        scripts.give_up(second.place)
+        scripts.release(lock_name, owner, 0)
+
+
+def test_a_hold_survives_the_death_of_its_primary(scripts, cluster, name):
+    """Semantics 7, 12 and 14: it is renewed, entered again and released on the new one, and its waiter woken."""
+    victim = cluster.primaries[0]
+    key = cluster.key_on(victim, name)
+    elsewhere = RLock(cluster.key_on(cluster.primaries[1], name), scripts=scripts, ttl=LEASE)
+    lock = RLock(key, scripts=scripts, ttl=LEASE)
+    with lock, elsewhere:
+        token = lock.token
+        waiter = Waiter(lock)
+        heir = cluster.replica_of(victim)
+        wait_until(lambda: heir.client().exists(f"rlock:{{{key}}}"), what="the replica to have the lock")
+        victim.kill()
+        assert cluster.await_failover(victim, key_slot(key.encode())) is heir
+        before = heir.client().pttl(f"rlock:{{{key}}}")
+        wait_until(lambda: heir.client().pttl(f"rlock:{{{key}}}") > before, timeout=SOON, what="a renewal")
+        through_outages(lock.acquire)
+        assert (lock.depth, lock.token) == (2, token)
+        lock.release()
+        await_waiters(lambda: heir, key, 1)
+        elsewhere.ensure()
+    waiter.join(SOON)
+    assert waiter.token > token
+    hand_overs = [hand_over(lock, key, lambda: heir) for _ in range(ROUNDS)]
+    assert min(hand_overs) < WOKEN_WITHIN
