@@ -17,7 +17,7 @@ class SwitchedOff(Scripts):
         self.client: Any = None
         self.prefix = prefix
 
-    def acquire(self, *_: Any) -> Taken:
+    def acquire(self, *_: Any, **__: Any) -> Taken:
         return Taken(0)
 
     def release(self, *_: Any, **__: Any) -> int:

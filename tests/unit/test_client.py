@@ -4,7 +4,8 @@ import pytest
 from celery import Celery
 
 from celery_rlock import ConfigurationError, settings
-from celery_rlock.core.client import connect, hide_password
+from celery_rlock.core.client import connect
+from celery_rlock.core.url import hide_password
 
 
 def test_it_fails_soon_and_never_retries_by_itself():
