@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
 import time
 from contextlib import ExitStack
 
@@ -20,8 +18,11 @@ from tests.topologies.waiting import (
     WOKEN_WITHIN,
     Waiter,
     WaitingProcess,
+    await_renewal,
+    await_replication,
     await_waiters,
     hand_over,
+    has_lock,
     through_outages,
     waiters_of,
 )
@@ -59,10 +60,7 @@ def test_locks_on_keys_of_all_nodes_are_taken_entered_again_and_released(scripts
         assert lock.acquire(blocking=False)
         assert lock.acquire(blocking=False)
         lock.release()
-    slots = {key_slot(lock.key.encode()) for lock in locks}
-    for primary in cluster.primaries:
-        held = [key for key in primary.client().keys("rlock:*") if key.endswith(b"}")]
-        assert len(held) == sum(any(slot in part for part in primary.slots()) for slot in slots)
+    assert all(any(has_lock(primary, lock.key) for lock in locks) for primary in cluster.primaries)
     other = Owner("elsewhere", "1", "other")
     for lock in locks:
         busy = scripts.acquire(scripts.name(lock.key), other, 1, 1, "")
@@ -157,56 +155,53 @@ def test_a_waiter_that_is_dead_is_passed_over_on_any_node(scripts, cluster, name
 
 
 class Told:
-    """Waits as a listener does, and counts what it is told."""
+    """Has a place among the waiters, and counts what it is told."""
 
     def __init__(self, scripts, name, who):
-        self.turns, self.nexts = itertools.count(), itertools.count()
-        self.turn, self.next = 0, 0
+        self.turns = self.nexts = 0
         self._scripts, self._listener = scripts, listener_of(scripts)
         self.place = self._listener.place(scripts.name(name), Owner("here", who, who), "", 30)
-        self._asked = threading.Event()
 
-    def wait(self):
-        self._listener.add(self._scripts, self.place, Ears(self._on_turn, self._on_next, self._asked.set))
+    def take_place(self):
+        self._listener.add(self._scripts, self.place, Ears(self._on_turn, self._on_next, lambda: None))
         wait_until(self._listener.listening.is_set, timeout=SOON, what="it to listen")
         assert self._scripts.wait([self.place])[0] > 0
 
+    def leave(self):
+        self._listener.discard(self.place)
+        self._scripts.give_up(self.place)
+
     def _on_turn(self):
-        self.turn += 1
+        self.turns += 1
 
     def _on_next(self):
-        self.next += 1
+        self.nexts += 1
 
 
-def test_a_turn_is_told_once_and_again_when_it_comes_again(scripts, cluster, name):
+@pytest.mark.parametrize("node", range(3))
+def test_a_turn_is_told_once_and_again_when_it_comes_again(scripts, cluster, name, node):
     """Semantics 12: a Cluster passes what is published on to all its nodes; a waiter hears it once."""
-    for primary in cluster.primaries:
-        key = cluster.key_on(primary, name)
-        owner, lock_name = Owner("here", "0", "holder"), scripts.name(key)
-        first, second = Told(scripts, key, "a"), Told(scripts, key, "b")
+    primary = cluster.primaries[node]
+    key = cluster.key_on(primary, name)
+    owner, lock_name = Owner("here", "0", "holder"), scripts.name(key)
+    first, second = Told(scripts, key, "a"), Told(scripts, key, "b")
+    for turn in range(1, ROUNDS + 1):
         assert isinstance(scripts.acquire(lock_name, owner, 1, LONG_LEASE, ""), Taken)
-        second_has_place = False
-        for turn in range(1, ROUNDS + 1):
-            first.wait()
-            if not second_has_place:
-                second.wait()
-                second_has_place = True
-                # Its score is the moment it came: the first one must stay in front of it.
-                primary.client().zadd(lock_name.waiters, {second.place.waiter: 2**52})
-            scripts.release(lock_name, owner, 0)
-            wait_until(lambda turn=turn: first.turn >= turn, timeout=SOON, what="the turn")
-            wait_until(lambda turn=turn: second.next >= turn, timeout=SOON, what="the next one's look")
-            assert isinstance(scripts.acquire(lock_name, owner, 1, LONG_LEASE, ""), Taken)
-        time.sleep(0.3)  # whatever would be told a second time has the time to arrive
-        assert (first.turn, first.next) == (ROUNDS, 0)
-        assert (second.turn, second.next) == (0, ROUNDS)
-        listener_of(scripts).discard(second.place)
-        scripts.give_up(second.place)
+        first.take_place()
+        if turn == 1:
+            second.take_place()
+        primary.client().zadd(lock_name.waiters, {first.place.waiter: 0})  # in front, though it came last
         scripts.release(lock_name, owner, 0)
+        wait_until(lambda turn=turn: first.turns >= turn, timeout=SOON, what="the turn")
+        wait_until(lambda turn=turn: second.nexts >= turn, timeout=SOON, what="the next one's look")
+    time.sleep(0.3)  # whatever would be told a second time has the time to arrive
+    assert (first.turns, first.nexts) == (ROUNDS, 0)
+    assert (second.turns, second.nexts) == (0, ROUNDS)
+    second.leave()
 
 
 def test_a_hold_survives_the_death_of_its_primary(scripts, cluster, name):
-    """Semantics 7, 12 and 14: it is renewed, entered again and released on the new one, and its waiter woken."""
+    """Semantics 7, 12 and 14: it is renewed, entered again and released on the new one, its waiter woken."""
     victim = cluster.primaries[0]
     key = cluster.key_on(victim, name)
     elsewhere = RLock(cluster.key_on(cluster.primaries[1], name), scripts=scripts, ttl=LEASE)
@@ -215,11 +210,10 @@ def test_a_hold_survives_the_death_of_its_primary(scripts, cluster, name):
         token = lock.token
         waiter = Waiter(lock)
         heir = cluster.replica_of(victim)
-        wait_until(lambda: heir.client().exists(f"rlock:{{{key}}}"), what="the replica to have the lock")
+        await_replication(heir, key)
         victim.kill()
         assert cluster.await_failover(victim, key_slot(key.encode())) is heir
-        before = heir.client().pttl(f"rlock:{{{key}}}")
-        wait_until(lambda: heir.client().pttl(f"rlock:{{{key}}}") > before, timeout=SOON, what="a renewal")
+        await_renewal(heir, key)
         through_outages(lock.acquire)
         assert (lock.depth, lock.token) == (2, token)
         lock.release()

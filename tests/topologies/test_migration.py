@@ -1,8 +1,8 @@
 """A lock whose slot moves to another node while it is held.
 
-While a slot moves, Redis answers TRYAGAIN to whatever needs several keys of it that are not all in one place. A
-script that names a key which does not exist is such a thing. So renewals, which need one key, go on through ASK;
-the other verbs wait for the move's end, and are unavailable when it takes too long.
+While a slot moves, Redis answers TRYAGAIN to whatever needs several keys of it that are not all in one place,
+and a key that does not exist is in none. So renewals, which need one key, go on through ASK; the other verbs
+wait for the move's end, and are unavailable when it takes too long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ import pytest
 from celery_rlock.core.lock import RLock
 from celery_rlock.errors import LockUnavailable
 from tests.support.cluster import Migration
-from tests.topologies.waiting import SOON, WOKEN_WITHIN, Waiter, await_waiters, hand_over, waiters_of
+from tests.topologies.waiting import (
+    SOON,
+    WOKEN_WITHIN,
+    Waiter,
+    await_waiters,
+    hand_over,
+    has_lock,
+    waiters_of,
+)
 
 LONG_LEASE = 60.0
 LEASE = 3.0
@@ -68,7 +76,7 @@ def test_a_lease_is_renewed_while_its_slot_moves(scripts, cluster, name):
         assert lock.acquire(blocking=False)
         lock.release()
     assert not lock.locked()
-    assert not migration.source.client().exists(f"rlock:{{{name}}}")
+    assert not has_lock(migration.source, name)
 
 
 def test_a_lock_that_has_moved_is_found_where_it_is(scripts, cluster, name):

@@ -7,14 +7,16 @@ import pytest
 from celery_rlock.core.lock import RLock
 from celery_rlock.core.script import Script
 from celery_rlock.errors import LockUnavailable
-from tests.support.processes import wait_until
 from tests.topologies.waiting import (
     SOON,
     WOKEN_WITHIN,
     Waiter,
     WaitingProcess,
+    await_renewal,
+    await_replication,
     await_waiters,
     hand_over,
+    lease_left,
     through_outages,
     waiters_of,
 )
@@ -28,22 +30,6 @@ ROUNDS = 3
 @pytest.fixture
 def scripts(scripts_on, sentinel):
     return scripts_on(sentinel)
-
-
-def lease_left(server, name):
-    """In seconds; negative when this server has no such lock."""
-    with server.client() as client:
-        return client.pttl(f"rlock:{{{name}}}") / 1000
-
-
-def replicated(setup, name):
-    wait_until(lambda: lease_left(setup.replica, name) > 0, what="the replica to have the lock")
-
-
-def await_renewal(server, name):
-    before = lease_left(server, name)
-    assert before > 0
-    wait_until(lambda: lease_left(server, name) > before, timeout=SOON, what="a renewal on the new primary")
 
 
 def test_a_lock_is_taken_entered_again_renewed_and_released(scripts, sentinel, name):
@@ -63,7 +49,7 @@ def test_a_hold_survives_the_death_of_the_primary(scripts, sentinel, name):
     lock = RLock(name, scripts=scripts, ttl=LEASE)
     with lock:
         token = lock.token
-        replicated(sentinel, name)
+        await_replication(sentinel.replica, name)
         new = sentinel.await_failover(sentinel.kill_primary())
         await_renewal(new, name)
         assert new.client().script_exists(Script.load("renew").sha) == [True]
@@ -81,7 +67,7 @@ def test_a_hold_survives_a_primary_that_is_demoted_alive(scripts, sentinel, name
     """Semantics 7: it answers READONLY, or nothing, and is left for the new one."""
     lock = RLock(name, scripts=scripts, ttl=LEASE)
     with lock:
-        replicated(sentinel, name)
+        await_replication(sentinel.replica, name)
         new = sentinel.await_failover(sentinel.demote_primary())
         sentinel.mend()
         await_renewal(new, name)
@@ -97,7 +83,7 @@ def test_who_waits_in_place_is_woken_after_a_failover(scripts, sentinel, name):
             here = Waiter(lock)
             elsewhere.launch()
             await_waiters(lambda: sentinel.primary, name, 2)
-            replicated(sentinel, name)
+            await_replication(sentinel.replica, name)
             new = sentinel.await_failover(sentinel.kill_primary())
             await_waiters(lambda: new, name, 2)
         assert elsewhere.wait(SOON) == 0, elsewhere.log

@@ -33,7 +33,7 @@ def through_outages(do):
 
 
 class Waiter(threading.Thread):
-    """Acquires the lock in a thread of its own, notes when it had it and under which token, and releases it."""
+    """Acquires the lock in a thread of its own, and notes when and under which token; then it releases it."""
 
     def __init__(self, lock):
         super().__init__(daemon=True)
@@ -59,6 +59,28 @@ class WaitingProcess(Daemon):
 
     def is_ready(self):
         return "begins" in self.log
+
+
+def has_lock(server, name):
+    """Whether this very server has it, be it the primary or a replica."""
+    with server.client() as client:
+        return f"rlock:{{{name}}}".encode() in client.keys("rlock:*")
+
+
+def await_replication(replica, name):
+    wait_until(lambda: has_lock(replica, name), timeout=SOON, what="the replica to have the lock")
+
+
+def lease_left(primary, name):
+    """In seconds; negative when there is no such lock."""
+    with primary.client() as client:
+        return client.pttl(f"rlock:{{{name}}}") / 1000
+
+
+def await_renewal(primary, name):
+    before = lease_left(primary, name)
+    assert before > 0
+    wait_until(lambda: lease_left(primary, name) > before, timeout=SOON, what="a renewal on the primary")
 
 
 def waiters_of(server, name):
