@@ -11,6 +11,25 @@ from celery_rlock.core.scripts import Scripts
 from tests.conftest import DEFAULT_KIND
 from tests.support.cluster import Cluster
 from tests.support.sentinel import SentinelSetup
+from tests.support.table import Table
+from tests.topologies.fleet import TITLES
+
+COSTS = pytest.StashKey[Table]()
+
+
+def pytest_configure(config):
+    name, variable = "what a fault costs", "CELERY_RLOCK_TOPOLOGIES_TABLE"
+    config.stash[COSTS] = Table(name, "topologies", variable, TITLES)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    config.stash[COSTS].tell(terminalreporter)
+
+
+@pytest.fixture(scope="session")
+def costs(pytestconfig):
+    """The table's rows; a test that measures one adds to it."""
+    return pytestconfig.stash[COSTS].rows
 
 
 @pytest.fixture(scope="module")
