@@ -146,7 +146,7 @@ class Lease:
         if depth == 0:
             renewer.discard(self)
         try:
-            self.scripts.release(self.name, self.owner, depth)
+            self.scripts.undo(self.name, self.owner, depth)
         except Exception as error:  # noqa: BLE001 - the first error is the one to tell; the lease ends ours
             logger.debug("could not undo the acquire of %r: %s", self.name.key, error)
 

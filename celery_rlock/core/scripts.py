@@ -76,6 +76,10 @@ class Scripts:
         """
         return self._leave(name, owner.field, depth, early=early, heir=heir)
 
+    def undo(self, name: Name, owner: Owner, depth: int) -> None:
+        """Take back an acquire whose answer did not come; wait for that once more at most."""
+        self._leave(name, owner.field, depth, again=_BROKEN)
+
     def finish(self, name: Name, owner: Owner, retries: int, heir: Heir | None = None) -> int:
         """Free the lock of a task that has ended and tell the copies of its message. Answers as `release`."""
         return self._leave(name, owner.field, 0, done=(name.done(owner.task_id, retries),), heir=heir)
@@ -139,6 +143,7 @@ class Scripts:
         early: bool = False,
         done: tuple[str, ...] = (),
         heir: Heir | None = None,
+        again: tuple[type[RedisError], ...] = _ANY_SILENCE,
     ) -> int:
         keys = (name.lock, name.token, name.waiters, name.woken, *done)
         memory = (TOKEN_MEMORY_MS, int(early), self.channels, WOKEN_TRUST_MS, DONE_MEMORY_MS)
@@ -146,7 +151,7 @@ class Scripts:
         if heir is not None:
             inherits = (f"{heir.delivery}:{owner.partition(':')[2]}", _ms(heir.seconds))
         args = (owner, depth, *memory, *inherits)
-        return int(self._run(_RELEASE, name, keys, args, again=_ANY_SILENCE))
+        return int(self._run(_RELEASE, name, keys, args, again=again))
 
     def _run(
         self,

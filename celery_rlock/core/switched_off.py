@@ -23,6 +23,9 @@ class SwitchedOff(Scripts):
     def release(self, *_: Any, **__: Any) -> int:
         return 1
 
+    def undo(self, *_: Any) -> None:
+        pass
+
     def finish(self, *_: Any) -> int:
         return 1
 
