@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help demo test faults lint format bench wheel-test clean
+.PHONY: help demo test faults topologies lint format bench wheel-test clean
 
 help:
 	@echo "make demo        a fleet without and with the lock, side by side"
 	@echo "make test        all tests"
 	@echo "make faults      every way to end a worker, measured into docs/faults.md"
+	@echo "make topologies  what faults of the lock server cost, alone, behind Sentinel, in a Cluster: docs/deployments.md"
 	@echo "make lint        ruff, mypy --strict and luacheck"
 	@echo "make bench       how fast it is: beside redis.lock.Lock, after a kill, from hand to hand"
 	@echo "make wheel-test  the wheel, installed away from this tree, against the tests of the lock"
@@ -25,6 +26,9 @@ test: $(VENV)/.test
 faults: $(VENV)/.test
 	CELERY_RLOCK_FAULTS_TABLE=docs/faults.md $(PYTEST) -p no:xdist tests/faults
 	@cat docs/faults.md
+
+topologies: $(VENV)/.test
+	CELERY_RLOCK_TOPOLOGIES_TABLE=docs/deployments.md $(PYTEST) -p no:xdist tests/topologies
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

@@ -146,8 +146,9 @@ class Cluster:
         keys = (f"{stem}-{number}" for number in range(SLOTS))
         return next(key for key in keys if any(key_slot(key.encode()) in part for part in parts))
 
-    def await_failover(self, old: ClusterNode, slot: int) -> ClusterNode:
-        """The new owner of the slot, once every living node says that all is well."""
+    def await_failover(self, old: ClusterNode, key: str) -> ClusterNode:
+        """The new owner of the key's slot, once every living node says that all is well."""
+        slot = key_slot(key.encode())
 
         def taken_over() -> ClusterNode | None:
             owner = next((n for n in self.primaries if any(slot in part for part in n.slots())), None)

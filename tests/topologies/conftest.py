@@ -12,14 +12,13 @@ from tests.conftest import DEFAULT_KIND
 from tests.support.cluster import Cluster
 from tests.support.sentinel import SentinelSetup
 from tests.support.table import Table
-from tests.topologies.fleet import TITLES
+from tests.topologies.fleet import PAGE, TITLES
 
 COSTS = pytest.StashKey[Table]()
 
 
 def pytest_configure(config):
-    name, variable = "what a fault costs", "CELERY_RLOCK_TOPOLOGIES_TABLE"
-    config.stash[COSTS] = Table(name, "topologies", variable, TITLES)
+    config.stash[COSTS] = Table("what a fault costs", "topologies", PAGE, TITLES)
 
 
 def pytest_terminal_summary(terminalreporter, config):

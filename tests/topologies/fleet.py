@@ -21,8 +21,11 @@ SHORT, LONG = 0.02, 1.5
 SHORT_KEYS, LONG_KEYS = 3, 2
 LONG_EACH = 40  # tasks: those keys are held nearly all the time, and somebody waits for them
 WITHIN = 60.0
+LEASE = 6.0  # more than a failover takes; what could not be released lasts so long
 ENOUGH = 3  # starts of a key say that work goes on
 
+#: Set by `make topologies` to the page that the table belongs to.
+PAGE = "CELERY_RLOCK_TOPOLOGIES_TABLE"
 TITLES = ("topology", "what happens to it", "tasks", "overlaps", "lost tasks", "longest pause of a key, s")
 
 
