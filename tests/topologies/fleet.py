@@ -17,9 +17,9 @@ from tests.support.processes import wait_until
 
 PROJ = "tests.topologies.proj"
 EVERY = 0.04  # a task is published, on one key after the other
-SHORT, LONG = 0.02, 1.5
+SHORT, LONG = 0.02, 1.0
 SHORT_KEYS, LONG_KEYS = 3, 2
-LONG_EACH = 40  # tasks: those keys are held nearly all the time, and somebody waits for them
+LONG_EACH = 25  # tasks, a second: those keys are always held, and somebody waits for them
 WITHIN = 60.0
 LEASE = 6.0  # more than a failover takes; what could not be released lasts so long
 ENOUGH = 3  # starts of a key say that work goes on
@@ -70,9 +70,11 @@ class Stream(threading.Thread):
                 self._publish(number)
 
     def _publish(self, number):
-        place = number % LONG_EACH
-        long = place < len(self._long)
-        args = (self._long[place], LONG) if long else (self._short[number % SHORT_KEYS], SHORT)
+        first_two_of_each = number < 2 * LONG_KEYS
+        if first_two_of_each or number % LONG_EACH < LONG_KEYS:
+            args = (self._long[number % LONG_EACH % LONG_KEYS], LONG)
+        else:
+            args = (self._short[number % SHORT_KEYS], SHORT)
         self.sent.add(self._client.send_task(f"{PROJ}.work", args, queue=self._queue).id)
 
     def end(self):
@@ -120,7 +122,7 @@ def cost_of(fault, client, queue, keys, store_url):
     short = keys[:SHORT_KEYS]
     goes_on(records, keys)
     fault()
-    goes_on(records, short)
+    goes_on(records, keys)
     stream.end()
     with contextlib.suppress(AssertionError):
         wait_until(lambda: not stream.sent - set(records.completed()), timeout=WITHIN, what="all", every=0.2)

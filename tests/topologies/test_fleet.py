@@ -53,7 +53,7 @@ def start_fleet(store, tmp_path_factory):
             for worker in fleet:
                 worker.await_ready()
             with Celery("client", set_as_current=False) as client:
-                client.conf.update(conf)
+                client.conf.update({**conf, "result_backend": None})  # nobody asks for results
                 client.fleet = fleet
                 yield client
         except BaseException:
