@@ -6,19 +6,32 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help demo test faults topologies lint format bench wheel-test clean
+.PHONY: help demo example-periodic example-inventory example-leaderboard example-django test faults topologies lint format bench wheel-test clean
 
 help:
 	@echo "make demo        a fleet without and with the lock, side by side"
+	@echo "make example-periodic, example-inventory, example-leaderboard, example-django: code to copy"
 	@echo "make test        all tests"
 	@echo "make faults      every way to end a worker, measured into docs/faults.md"
-	@echo "make topologies  what faults of the lock server cost, alone, behind Sentinel, in a Cluster: docs/deployments.md"
+	@echo "make topologies  faults of the lock server, behind Sentinel and in a Cluster too, measured into docs/deployments.md"
 	@echo "make lint        ruff, mypy --strict and luacheck"
 	@echo "make bench       how fast it is: beside redis.lock.Lock, after a kill, from hand to hand"
 	@echo "make wheel-test  the wheel, installed away from this tree, against the tests of the lock"
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m examples.demo
+
+example-periodic: $(VENV)/.examples
+	$(BIN)/python -m examples.periodic
+
+example-inventory: $(VENV)/.examples
+	$(BIN)/python -m examples.inventory
+
+example-leaderboard: $(VENV)/.examples
+	$(BIN)/python -m examples.leaderboard
+
+example-django: $(VENV)/.examples
+	$(BIN)/python -m examples.django
 
 test: $(VENV)/.test
 	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
@@ -34,7 +47,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@if command -v luacheck >/dev/null; then luacheck --std lua51 --read-globals redis KEYS ARGV -- lua; \
+	@if command -v luacheck >/dev/null; then luacheck --std lua51 --read-globals redis KEYS ARGV -- lua examples; \
 	else echo "luacheck is not installed: the Lua files are not checked"; fi
 
 format: $(VENV)/.lint
