@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help demo example-periodic example-inventory example-leaderboard example-django test faults fleet lint format bench wheel-test clean
+.PHONY: help demo example-periodic example-inventory example-leaderboard example-django test faults fleet topologies lint format bench wheel-test clean
 
 help:
 	@echo "make demo        a fleet without and with the lock, side by side"
@@ -14,6 +14,7 @@ help:
 	@echo "make test        all tests"
 	@echo "make faults      every way to end a worker, measured into docs/faults.md"
 	@echo "make fleet       what Kubernetes does to a fleet under load, measured into docs/kubernetes.md"
+	@echo "make topologies  faults of the lock server, behind Sentinel and in a Cluster too, measured into docs/deployments.md"
 	@echo "make lint        ruff, mypy --strict and luacheck"
 	@echo "make bench       how fast it is: beside redis.lock.Lock, after a kill, from hand to hand"
 	@echo "make wheel-test  the wheel, installed away from this tree, against the tests of the lock"
@@ -42,6 +43,9 @@ faults: $(VENV)/.test
 
 fleet: $(VENV)/.test
 	CELERY_RLOCK_FLEET_TABLE=docs/kubernetes.md $(PYTEST) -p no:xdist tests/fleet
+
+topologies: $(VENV)/.test
+	CELERY_RLOCK_TOPOLOGIES_TABLE=docs/deployments.md $(PYTEST) -p no:xdist tests/topologies
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
