@@ -91,6 +91,11 @@ def until_told(self, name):
     return self.run_until(name, lambda: is_told(name))
 
 
+@task(lock_ttl=6)
+def until_told_long_lease(self, name):
+    return self.run_until(name, lambda: is_told(name))
+
+
 @task(lock_lost="abort")
 def until_told_or_lost(self, name):
     return self.run_until(name, lambda: is_told(name))
