@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help demo test faults lint format bench wheel-test clean
+.PHONY: help demo test faults lint format bench wheel-test matrix clean
 
 help:
 	@echo "make demo        a fleet without and with the lock, side by side"
@@ -14,6 +14,7 @@ help:
 	@echo "make faults      every way to end a worker, measured into docs/faults.md"
 	@echo "make lint        ruff, mypy --strict and luacheck"
 	@echo "make bench       how fast it is: beside redis.lock.Lock, after a kill, from hand to hand"
+	@echo "make matrix      the tests of the lock on the oldest and the newest Python, Celery and redis-py"
 	@echo "make wheel-test  the wheel, installed away from this tree, against the tests of the lock"
 
 demo: $(VENV)/.demo
@@ -45,6 +46,9 @@ bench: $(VENV)/.test
 wheel-test: $(VENV)/.test
 	PYTHON=$(BIN)/python .ci/wheel-test
 
+matrix:
+	$(PYTHON) .ci/matrix
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -53,4 +57,4 @@ $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist demo-timeline.*
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest .pytest_cache .mypy_cache .ruff_cache .hypothesis dist demo-timeline.*

@@ -18,17 +18,17 @@ PROJ = "tests.trouble.proj"
 @pytest.fixture(scope="session")
 def environment(servers):
     url = servers(DEFAULT_KIND).url
-    return {"RLOCK_TEST_BROKER": url, "RLOCK_TEST_BACKEND": url}
+    return {"RLOCK_TEST_BROKER": url, "RLOCK_TEST_BACKEND": url, "RLOCK_TEST_STORE": url}
 
 
 @pytest.fixture(scope="session")
 def start_fleet(environment):
-    """Starts two workers with this URL for their locks, to be gone at the end of the block."""
+    """Starts workers with this URL for their locks, to be gone at the end of the block."""
 
     @contextmanager
-    def start(url, *, queue, count=2, conf=None, env=None):
-        options = {"conf": {"rlock_url": url, **(conf or {})}, "env": env, "queues": [queue], "concurrency": 2}
-        fleet = [make_worker(environment, app=PROJ, **options) for _ in range(count)]
+    def start(url=None, *, queue, count=2, **options):
+        options |= {"conf": {"rlock_url": url}, "queues": [queue], "concurrency": 2, "app": PROJ}
+        fleet = [make_worker(environment, **options) for _ in range(count)]
         for worker in fleet:
             worker.launch()
         try:
@@ -63,9 +63,13 @@ def client(environment):
 
 @pytest.fixture(scope="session")
 def send(client):
+    return sender(client)
+
+
+def sender(client, default=None):
     """Publishes a task of `proj` by its name."""
 
-    def publish(task, *args, queue):
+    def publish(task, *args, queue=default):
         return Sent(client.backend, client.send_task(f"{PROJ}.{task}", args, queue=queue).id)
 
     return publish

@@ -1,12 +1,15 @@
 """The app of the tests of servers in trouble: what users would write, and records of what became of it.
 
-Broker and backend come from the environment; RLOCK_TEST_CONF adds settings as JSON, as the lock's URL.
+Broker and backend come from the environment; RLOCK_TEST_CONF adds settings as JSON, as the lock's URL,
+and RLOCK_TEST_AUTHORITY has them with TLS.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import ssl
 import time
 
 from celery import Celery
@@ -27,13 +30,16 @@ app.conf.update(
     rlock_backoff_max=0.5,
 )
 app.conf.update(json.loads(os.environ.get("RLOCK_TEST_CONF", "{}")))
+if authority := os.environ.get("RLOCK_TEST_AUTHORITY"):
+    tls = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": authority}
+    app.conf.update(broker_use_ssl=tls, redis_backend_use_ssl=tls)
 
 STEP = 0.02
 
 
 def store():
-    """The tests' own view of the backend's server, which is never in trouble."""
-    return bare_client(os.environ["RLOCK_TEST_BACKEND"])
+    """Where the tests look; it is never in trouble."""
+    return bare_client(os.environ["RLOCK_TEST_STORE"])
 
 
 def record(name, event, **fields):
@@ -99,6 +105,27 @@ def until_told_long_lease(self, name):
 @task(lock_lost="abort")
 def until_told_or_lost(self, name):
     return self.run_until(name, lambda: is_told(name))
+
+
+@task(acks_late=True, reject_on_worker_lost=True)
+def dying(self, name):
+    """Kills its own process, the first time."""
+    if not is_told(name):
+        with store() as client:
+            client.set(f"told:{name}", 1, ex=600)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return self.run_until(name, lambda: True)
+
+
+@task(lock_from="publish")
+def once(self, name):
+    return self.run_until(name, lambda: True)
+
+
+@app.task(shared=False)
+def publishing(name):
+    """Publishes the same twice: two ids of one task."""
+    return [once.apply_async((name,), countdown=1).id for _ in range(2)]
 
 
 @lock_lost.connect

@@ -28,13 +28,18 @@ def commands(name):
     return [rule[1:] for rule in rules(name) if rule[0] == "+"]
 
 
-def login(server, *more, without=()):
-    """Makes a user that may do what the page says and `more`, and not `without`: the URL to log in with."""
+def make_user(server, *more, without=()):
+    """A new user's name, who may do what the page says and `more`, but not `without`."""
     user = f"user-{uuid.uuid4().hex[:8]}"
     denied = {f"+{command}" for command in without}
     with server.client() as client:
         wanted = [rule for rule in (*rules("worker"), *more) if rule not in denied]
         client.execute_command("ACL", "SETUSER", user, "reset", *wanted)
+    return user
+
+
+def login(server, user):
+    """The URL to log in with."""
     return server.url.replace("redis://", f"redis://{user}:{PASSWORD}@")
 
 

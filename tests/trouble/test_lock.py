@@ -152,7 +152,9 @@ def test_a_lock_is_lost_when_the_trouble_outlasts_its_lease(server, rlock):
 
 
 @pytest.mark.parametrize(
-    "incident", [incidents.flush_scripts, incidents.cut_all_connections], ids=lambda incident: incident.__name__
+    "incident",
+    [incidents.flush_scripts, incidents.cut_all_connections],
+    ids=lambda incident: incident.__name__,
 )
 def test_a_lock_does_not_notice(incident, server, rlock):
     """Semantics 4: scripts are sent again, connections made again."""

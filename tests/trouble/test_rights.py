@@ -27,23 +27,23 @@ def as_user(server):
     """The verbs as a new user, which the page makes; its scripts are not known to the server yet."""
 
     def verbs(*more, without=(), prefix="rlock:", database=0):
-        url = rights.login(server, *more, without=without)
+        user = rights.make_user(server, *more, without=without)
         with server.client() as client:
             client.script_flush()
-        return Scripts(connect(f"{url.removesuffix('/0')}/{database}"), prefix)
+        scripts = Scripts(connect(f"{rights.login(server, user).removesuffix('/0')}/{database}"), prefix)
+        scripts.user = user
+        return scripts
 
     return verbs
 
 
 @pytest.fixture
 def refused(server):
-    """What the server has refused to the user of these verbs."""
+    """What the server has refused to a user."""
 
-    def of(scripts):
-        user = scripts.client.connection_pool.connection_kwargs["username"]
+    def of(user):
         with server.client(decode_responses=True) as client:
-            log = client.acl_log()
-        return {entry["object"] for entry in log if entry["username"] == user} - {UNNEEDED}
+            return {entry["object"] for entry in client.acl_log() if entry["username"] == user} - {UNNEEDED}
 
     return of
 
@@ -51,7 +51,7 @@ def refused(server):
 def test_the_user_may_do_all_that_the_lock_does(as_user, refused):
     scripts = as_user()
     rights.use_everything(scripts)
-    assert refused(scripts) == set()
+    assert refused(scripts.user) == set()
 
 
 @pytest.mark.parametrize("command", rights.commands("worker"))
@@ -59,7 +59,7 @@ def test_no_command_of_the_user_can_be_left_out(as_user, refused, command):
     scripts = as_user(without=[command])
     with pytest.raises((LockUnavailable, RedisError, AssertionError)):
         rights.use_everything(scripts)
-    assert refused(scripts) == {command}
+    assert refused(scripts.user) == {command}
 
 
 def test_the_user_is_listed_command_by_command():

@@ -65,7 +65,9 @@ def check_next(send, records, name):
     return check
 
 
-def test_a_memory_that_is_lost_is_told_and_the_next_lock_works(start, server, fleet, records, name, tell, check_next):
+def test_a_memory_that_is_lost_is_told_and_the_next_lock_works(
+    start, server, fleet, records, name, tell, check_next
+):
     """Semantics 8: signal, log and `self.lock.lost`; the run itself goes on."""
     sent = start()
     incidents.restart_empty(server)
@@ -118,7 +120,9 @@ def test_trouble_that_is_shorter_than_the_lease_takes_nothing(
 
 
 @pytest.mark.parametrize(
-    "incident", [incidents.flush_scripts, incidents.cut_all_connections], ids=lambda incident: incident.__name__
+    "incident",
+    [incidents.flush_scripts, incidents.cut_all_connections],
+    ids=lambda incident: incident.__name__,
 )
 def test_a_run_does_not_notice(incident, start, server, records, name, tell, lease_left, check_next):
     """Semantics 4: scripts are sent again, connections made again."""
