@@ -8,7 +8,7 @@ from redis.exceptions import RedisError, ResponseError
 from celery_rlock import LockUnavailable
 from celery_rlock.core.client import connect
 from celery_rlock.core.scripts import Scripts
-from tests.support.processes import free_port, wait_until
+from tests.support.processes import wait_until
 from tests.support.servers import Server, available_kinds
 from tests.trouble import rights
 
@@ -89,7 +89,7 @@ def test_the_user_is_listed_command_by_command():
     ids=lambda command: " ".join(map(str, command)),
 )
 def test_the_user_may_do_nothing_else(as_user, command):
-    with pytest.raises(ResponseError, match="permission|can't|cannot"):
+    with pytest.raises(ResponseError, match=r"permission|can't|cannot"):
         as_user().client.execute_command(*command)
 
 

@@ -16,9 +16,7 @@ from tests.support.tls import Authority, TlsServer
 from tests.trouble import rights
 from tests.trouble.conftest import new_name, sender
 
-pytestmark = pytest.mark.skipif(
-    not TlsServer.available(), reason="needs a redis-server that was built with TLS"
-)
+pytestmark = pytest.mark.skipif(not TlsServer.available(), reason="needs a redis-server built with TLS")
 
 QUEUE = "tls"
 SOON = 30.0
@@ -105,7 +103,7 @@ def test_a_server_may_want_to_see_the_clients_certificate(mutual_server, authori
 
 @pytest.fixture(scope="module")
 def with_tls(server, authority):
-    """Broker and backend are on the TLS server, with Celery's own settings for it; there is no `rlock_url`."""
+    """Broker and backend are on the TLS server, by Celery's own settings; there is no `rlock_url`."""
     own = {"RLOCK_TEST_BROKER": server.address, "RLOCK_TEST_BACKEND": server.address}
     return {**own, "RLOCK_TEST_AUTHORITY": str(authority.path)}
 
@@ -126,7 +124,7 @@ def publisher(with_tls):
 
 
 def test_a_worker_uses_what_celery_knows_of_tls(fleet, publisher, server, records, tell, name):
-    """Without `rlock_url` the backend's URL serves, with `redis_backend_use_ssl`; waiters are woken there too."""
+    """Without `rlock_url` the backend's serves, with `redis_backend_use_ssl`; waiters are woken there too."""
     send = sender(publisher, QUEUE)
     holder = send("until_told", name)
     wait_until(lambda: records(name, "start"), timeout=SOON, what="the run")
@@ -143,7 +141,6 @@ def test_a_worker_without_the_right_authority_gets_no_lock(
 ):
     """The error is the task's result, and says what is wrong."""
     url = f"{server.address}?ssl_ca_certs={stranger.path}"
-    with start_fleet(url, queue="stranger", count=1):
-        with pytest.raises(LockUnavailable, match=REFUSED):
-            send("failing", name, queue="stranger").get(timeout=SOON)
+    with start_fleet(url, queue="stranger", count=1), pytest.raises(LockUnavailable, match=REFUSED):
+        send("failing", name, queue="stranger").get(timeout=SOON)
     assert records(name, "start") == []
