@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
-from celery import states
+from celery import Celery, states
 
-from celery_rlock import LockUnavailable, RLock
+from celery_rlock import LockUnavailable, RLock, settings
 from celery_rlock.core.client import connect
 from celery_rlock.core.scripts import Scripts
 from tests.conftest import DEFAULT_KIND
 from tests.faults.fleet import make_worker
 from tests.support.processes import wait_until
 from tests.support.servers import Server
+from tests.trouble import rights
 from tests.trouble.conftest import PROJ
 
 QUEUE = "passwords"
@@ -99,3 +101,26 @@ def test_no_object_and_no_error_shows_the_password(url):
     cause = unavailable.value.__cause__
     shown = [scripts.client, scripts, lock, unavailable.value, cause, str(unavailable.value), str(cause)]
     assert SECRET not in json.dumps([repr(each) for each in shown])
+
+
+def test_a_client_of_ones_own_keeps_the_password_out_of_the_settings(server, monkeypatch):
+    """As docs/security.md has it; Celery shows all settings in `celery report` and `celery inspect conf`."""
+    user = rights.make_user(server)
+    monkeypatch.setenv("RLOCK_PASSWORD", rights.PASSWORD)
+    [source] = re.findall(
+        r"^```python\n(import os\n.*?)^```", rights.PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
+    for example, real in (
+        ("redis.example", "127.0.0.1"),
+        ("6379", str(server.port)),
+        ('"rlock"', f'"{user}"'),
+    ):
+        assert example in source
+        source = source.replace(example, real)
+    with Celery("proj", set_as_current=False) as app:
+        page = {"app": app}
+        exec(source, page)
+        app.conf.rlock_client = page["lock_client"]
+        rights.use_everything(settings.server(app))
+        assert "rlock_client" in app.bugreport()
+        assert rights.PASSWORD not in app.bugreport()
