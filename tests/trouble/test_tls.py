@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 
 import pytest
-from celery import Celery
+from celery import Celery, states
 
 from celery_rlock import LockUnavailable
 from celery_rlock.core.client import connect
@@ -124,13 +124,13 @@ def publisher(with_tls):
 
 
 def test_a_worker_uses_what_celery_knows_of_tls(fleet, publisher, server, records, tell, name):
-    """Without `rlock_url` the backend's serves, with `redis_backend_use_ssl`; waiters are woken there too."""
+    """Without `rlock_url` the backend's serves, with `redis_backend_use_ssl`."""
     send = sender(publisher, QUEUE)
     holder = send("until_told", name)
     wait_until(lambda: records(name, "start"), timeout=SOON, what="the run")
     assert server.client().hgetall(f"rlock:{{{name}}}")
     waiter = send("retrying", name)
-    wait_until(lambda: server.client().exists(f"rlock:{{{name}}}:waiters"), timeout=SOON, what="the waiter")
+    wait_until(lambda: waiter.state == states.RETRY, timeout=SOON, what="it to wait")
     tell(name)
     assert holder.get(timeout=SOON)["held"]
     assert waiter.get(timeout=SOON)["held"]
