@@ -123,9 +123,9 @@ def once(self, name):
 
 
 @app.task(shared=False)
-def publishing(name):
-    """Publishes the same twice: two ids of one task."""
-    return [once.apply_async((name,), countdown=1).id for _ in range(2)]
+def publishing(name, queue):
+    """Publishes the same twice: the ids."""
+    return [once.apply_async((name,), queue=queue, countdown=1).id for _ in range(2)]
 
 
 @lock_lost.connect

@@ -114,3 +114,10 @@ def test_replicas_need_their_own_right(server, as_user):
         scripts = as_user(*more)
         taken = scripts.acquire(scripts.name("replicated"), rights.owner(), 1, rights.LEASE, "", replicas=1)
         assert taken
+
+
+def test_the_doctor_looks_for_the_same_commands():
+    doctor = pytest.importorskip("celery_rlock.checks.rights")
+    assert {command.lower() for command in doctor.NEEDED} == set(rights.commands("worker")) - {
+        "client|setname"
+    }

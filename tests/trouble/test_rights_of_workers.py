@@ -65,7 +65,7 @@ def test_the_lock_of_a_dead_child_is_freed_and_its_copy_runs(send, records, name
 
 
 def test_what_is_published_twice_runs_once(send, records, name):
-    first, second = send("publishing", name, queue=QUEUE).get(timeout=SOON)
+    first, second = send("publishing", name, QUEUE, queue=QUEUE).get(timeout=SOON)
     assert first == second
     wait_until(lambda: records(name, "end"), timeout=SOON, what="its run")
     assert [entry["id"] for entry in records(name, "start")] == [first]
