@@ -54,7 +54,7 @@ def renew_while_slots_move(scripts, cluster):
 
 def refused_to(cluster, user):
     logs = [node.client(decode_responses=True).acl_log() for node in cluster.nodes]
-    return {entry["object"] for log in logs for entry in log if entry["username"] == user} - {UNNEEDED}
+    return {entry["object"] for log in logs for entry in log if entry["username"] == user} - UNNEEDED
 
 
 def test_the_user_may_do_in_a_cluster_all_that_the_lock_does(cluster, in_cluster):

@@ -32,7 +32,7 @@ def nothing_is_refused(fleet, server):
     """And no password shows."""
     yield
     with server.client(decode_responses=True) as client:
-        assert {entry["object"] for entry in client.acl_log()} <= {UNNEEDED}
+        assert {entry["object"] for entry in client.acl_log()} <= UNNEEDED
     assert not [worker for worker in fleet if rights.PASSWORD in worker.log]
 
 
