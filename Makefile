@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 
-.PHONY: help demo example-periodic example-inventory example-leaderboard example-django test faults fleet topologies lint format bench wheel-test clean
+.PHONY: help demo example-periodic example-inventory example-leaderboard example-django test faults fleet topologies lint format bench wheel-test matrix clean
 
 help:
 	@echo "make demo        a fleet without and with the lock, side by side"
@@ -17,6 +17,7 @@ help:
 	@echo "make topologies  faults of the lock server, behind Sentinel and in a Cluster too, measured into docs/deployments.md"
 	@echo "make lint        ruff, mypy --strict and luacheck"
 	@echo "make bench       how fast it is: beside redis.lock.Lock, after a kill, from hand to hand"
+	@echo "make matrix      the tests of the lock on the oldest and the newest Python, Celery and redis-py"
 	@echo "make wheel-test  the wheel, installed away from this tree, against the tests of the lock"
 
 demo: $(VENV)/.demo
@@ -67,6 +68,9 @@ bench: $(VENV)/.test
 wheel-test: $(VENV)/.test
 	PYTHON=$(BIN)/python .ci/wheel-test
 
+matrix:
+	$(PYTHON) .ci/matrix
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -75,4 +79,4 @@ $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist demo-timeline.*
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest .pytest_cache .mypy_cache .ruff_cache .hypothesis dist demo-timeline.*
