@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
+PEERS := .venv-peers
 
-.PHONY: help demo test faults lint format bench wheel-test clean
+.PHONY: help demo test faults lint format bench bench-peers docs wheel-test release-check clean
 
 help:
 	@echo "make demo        a fleet without and with the lock, side by side"
@@ -14,6 +15,9 @@ help:
 	@echo "make faults      every way to end a worker, measured into docs/faults.md"
 	@echo "make lint        ruff, mypy --strict and luacheck"
 	@echo "make bench       how fast it is: beside redis.lock.Lock, after a kill, from hand to hand"
+	@echo "make bench-peers beside other locks for Celery, measured into docs/comparison.md"
+	@echo "make docs        the pages of docs/ as a site, in site/"
+	@echo "make release-check sdist and wheel: built, checked, installed away from this tree, tried"
 	@echo "make wheel-test  the wheel, installed away from this tree, against the tests of the lock"
 
 demo: $(VENV)/.demo
@@ -42,6 +46,16 @@ bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.crash
 	$(BIN)/python -m benchmarks.handover
 
+# The peers have an environment of their own: they are nobody's dependency here.
+bench-peers: $(PEERS)/.peers
+	$(PEERS)/bin/python -m benchmarks.peers docs/comparison.md
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
+
+release-check: $(VENV)/.test $(VENV)/.release
+	PYTHON=$(BIN)/python .ci/release-check
+
 wheel-test: $(VENV)/.test
 	PYTHON=$(BIN)/python .ci/wheel-test
 
@@ -52,5 +66,10 @@ $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
+$(PEERS)/.peers: pyproject.toml benchmarks/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]' -r benchmarks/peers.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist demo-timeline.*
+	rm -rf $(VENV) $(PEERS) site .pytest_cache .mypy_cache .ruff_cache .hypothesis dist demo-timeline.*
