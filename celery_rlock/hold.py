@@ -95,12 +95,12 @@ class Hold:
         for lease in self._leases:
             lease.extend(check_ttl(seconds))
 
-    def enter(self, ttl: float) -> Busy | None:
+    def enter(self, ttl: float, replicas: int = 0) -> Busy | None:
         """Take all the keys, in order; none of them when one is busy or cannot be had."""
         busy = None
         try:
             for lease in self._leases:
-                busy = self._execution.enter(lease, ttl)
+                busy = self._execution.enter(lease, ttl, replicas)
                 if busy is not None:
                     break
         except BaseException:

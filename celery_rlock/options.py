@@ -41,6 +41,7 @@ class Options:
     until: str = "return"
     queue_ttl: float = 3600
     duplicate: str = "existing"
+    replicas: int = 0
 
     def changed(self, changes: Mapping[str, Any]) -> Options:
         """With `changes`, named as the user names them, in place of some."""
@@ -147,8 +148,12 @@ def _not_negative(value: Any) -> bool:
     return _is_number(value) and value >= 0
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def _count_or_none(value: Any) -> bool:
-    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0)
+    return value is None or (_is_count(value) and value > 0)
 
 
 def _one_of(*choices: str) -> tuple[Check, str]:
@@ -187,4 +192,5 @@ _CHECKS: dict[str, tuple[Check, str]] = {
     "until": _one_of(*RELEASE_POINTS),
     "queue_ttl": (_positive, "a number of seconds above 0"),
     "duplicate": _one_of(*DUPLICATE_ACTIONS),
+    "replicas": (_is_count, "a whole number, 0 or more"),
 }

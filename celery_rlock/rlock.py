@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import redis
 from celery.app import app_or_default
 
 from celery_rlock import settings
 from celery_rlock.core import lock as core
+from celery_rlock.core.cluster import Client
 
 
 class RLock(core.RLock):
     __doc__ = core.RLock.__doc__
 
-    def __init__(self, key: str, *, client: redis.Redis | None = None, ttl: float | None = None) -> None:
+    def __init__(self, key: str, *, client: Client | None = None, ttl: float | None = None) -> None:
         app = app_or_default()
         super().__init__(
             key,

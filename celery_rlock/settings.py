@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
-import redis
 from celery.utils.imports import symbol_by_name
 
-from celery_rlock.core.client import connect, understands
+from celery_rlock.core.client import connect
+from celery_rlock.core.cluster import Client
 from celery_rlock.core.name import DEFAULT_PREFIX, check_prefix
 from celery_rlock.core.scripts import Scripts
 from celery_rlock.core.switched_off import SwitchedOff
+from celery_rlock.core.url import understands
 from celery_rlock.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _switch(app: Celery, name: str) -> bool:
     return value
 
 
-def server(app: Celery, client: redis.Redis | None = None) -> Scripts:
+def server(app: Celery, client: Client | None = None) -> Scripts:
     """The app's lock server, one client a process; or the one that `client` talks to."""
     if not enabled(app):
         return SwitchedOff(prefix(app))
@@ -54,40 +55,51 @@ def prefix(app: Celery) -> str:
     return check_prefix(app.conf.get("rlock_prefix", DEFAULT_PREFIX))
 
 
-def _client(app: Celery) -> redis.Redis:
+def _client(app: Celery) -> Client:
     factory = app.conf.get("rlock_client")
     if factory is None:
-        return connect(lock_url(app))
+        return connect(*_lock_url(app))
     factory = symbol_by_name(factory)
     if not callable(factory):
         raise ConfigurationError(
             f"setting rlock_client must be a callable or its dotted name, not {factory!r}"
         )
-    return cast("redis.Redis", factory())
+    return cast("Client", factory())
 
 
 def lock_url(app: Celery) -> str:
     """`rlock_url`, else a Redis result backend, else a Redis broker."""
+    return _lock_url(app)[0]
+
+
+def _lock_url(app: Celery) -> tuple[str, dict[str, Any]]:
+    """And what Celery has apart from its URL."""
     own = app.conf.get("rlock_url")
     if own is not None:
         if not isinstance(own, str):
             raise ConfigurationError(f"setting rlock_url must be a str, not {type(own).__name__}")
-        return own
-    for url in _fallbacks(app):
-        if understands(url):
-            return url
+        return own, {}
+    conf = app.conf
+    for value, transport, tls in (
+        (conf.result_backend, conf.result_backend_transport_options, conf.redis_backend_use_ssl),
+        (conf.broker_url, conf.broker_transport_options, conf.broker_use_ssl),
+    ):
+        for url in _split(value):
+            if understands(url):
+                return url, _apart(transport or {}, tls)
     raise ConfigurationError(
         "no Redis for the locks: set rlock_url, for neither result_backend nor broker_url is one that "
         "the lock can use"
     )
 
 
-def _fallbacks(app: Celery) -> Iterator[str]:
-    for value in (app.conf.result_backend, app.conf.broker_url):
-        yield from _split(value)
+def _apart(transport: Mapping[str, Any], tls: object) -> dict[str, Any]:
+    apart = {name: transport[name] for name in ("master_name", "sentinel_kwargs") if transport.get(name)}
+    return {**apart, "ssl": tls} if tls else apart
 
 
 def _split(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return value.split(";")
-    return [str(url) for url in value or ()]
+    """Several URLs are several servers, except that all sentinels belong together."""
+    urls = value.split(";") if isinstance(value, str) else [str(url) for url in value or ()]
+    sentinels = [url for url in urls if url.startswith("sentinel://")]
+    return [";".join(sentinels)] if sentinels else urls

@@ -144,7 +144,7 @@ def _acquire(call: Call, options: Options, hold: Hold, scripts: Scripts) -> None
 def _wait_for(call: Call, options: Options, hold: Hold, scripts: Scripts) -> Busy | None:
     # Without a message to schedule again, waiting here is the only way to retry; a lease is the bound.
     in_place = not call.by_message
-    attempt: Callable[[], Busy | None] = partial(hold.enter, options.ttl)
+    attempt: Callable[[], Busy | None] = partial(hold.enter, options.ttl, options.replicas)
     if in_place and options.unavailable == "retry":
         attempt = patient(attempt, scripts)
     longest = max(options.wait, options.ttl) if in_place and options.busy == "retry" else options.wait

@@ -16,7 +16,9 @@
 -- returns 1 done · 2 too early, still held · 0 the key is gone · -1 somebody else holds it
 local function is_heard(waiter, what)
   local channel = ARGV[5] .. string.match(waiter, '^[^:]*')
-  return redis.call('PUBLISH', channel, what .. ' ' .. KEYS[1] .. ' ' .. waiter) > 0
+  local time = redis.call('TIME') -- tells a message from its copies, and from the same one at another time
+  local said = what .. ' ' .. time[1] .. '.' .. time[2] .. ' ' .. KEYS[1] .. ' ' .. waiter
+  return redis.call('PUBLISH', channel, said) > 0
 end
 
 -- Who is not heard is dead, and passed over.

@@ -1,70 +1,94 @@
-"""One Redis client a process and URL, that answers or fails soon."""
+"""One client a process and URL, that answers or fails soon."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from functools import cache, partial
-from urllib.parse import urlsplit, urlunsplit
+from typing import Any, cast
 
 import redis
 from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
 
+from celery_rlock.core import tls
+from celery_rlock.core.cluster import Client, LazyCluster
 from celery_rlock.core.quick import QuickRedis
+from celery_rlock.core.url import Target, hide_password, parse
 from celery_rlock.errors import ConfigurationError
 
-#: Our scheme for each that a user may write.
-_SCHEMES = {
-    "redis": "redis",
-    "rediss": "rediss",
-    "valkey": "redis",
-    "valkeys": "rediss",
-    "unix": "unix",
-    "redis+socket": "unix",
-    "socket": "unix",
-}
 _TIMEOUT = 1.0
 
+#: redis-py before 6 counts a Cluster's own retries apart.
+_NO_RETRIES: dict[str, Any] = {"cluster_error_retry_attempts": 0} if redis.VERSION < (6,) else {}
 
-def understands(url: object) -> bool:
-    """Whether `connect` can use this URL's scheme."""
-    return isinstance(url, str) and urlsplit(url).scheme in _SCHEMES
+
+def connect(url: str, more: Mapping[str, Any] | None = None) -> Client:
+    """The client for `url`: short timeouts, no retries of its own, safe over fork and between threads.
+
+    Options may be set in the URL: `redis://host/0?socket_timeout=3`. `more` has those that Celery has apart:
+    `master_name`, `sentinel_kwargs`, and `ssl`, a dict. Where nothing is apart a URL has one client.
+    """
+    return _connect(url, more) if more else _shared(url)
 
 
 @cache
-def connect(url: str) -> redis.Redis:
-    """The client for `url`: short timeouts, no retries of its own, safe over fork and between threads.
+def _shared(url: str) -> Client:
+    return _connect(url, {})
 
-    Timeouts may be set in the URL: `redis://host/0?socket_timeout=3`.
-    """
-    settings = {
+
+def _connect(url: str, more: Mapping[str, Any]) -> Client:
+    target = parse(url)
+    target.master_name = target.master_name or more.get("master_name") or ""
+    target.sentinel_options = {**(more.get("sentinel_kwargs") or {}), **target.sentinel_options}
+    in_url = {name: target.options.pop(name) for name in list(target.options) if name in tls.OPTIONS}
+    apart = more.get("ssl")
+    target.tls = target.tls or bool(apart or in_url)
+    if target.tls:
+        target.options |= tls.options({**(apart if isinstance(apart, Mapping) else {}), **in_url})
+    target.options = {**_careful(), **target.options}
+    if target.kind == "cluster":
+        return cast("RedisCluster", LazyCluster(partial(_cluster, target)))
+    if target.kind == "sentinel" and not target.master_name:
+        raise ConfigurationError(
+            f"the lock's URL {hide_password(url)!r} does not name the master: add ?master_name=…, or set "
+            "master_name in Celery's transport options if the URL is the backend's or the broker's"
+        )
+    make_pool = partial(_sentinel_pool if target.kind == "sentinel" else _pool, target)
+    return QuickRedis(make_pool)
+
+
+def _careful() -> dict[str, Any]:
+    return {
         "socket_timeout": _TIMEOUT,
         "socket_connect_timeout": _TIMEOUT,
         "retry": Retry(NoBackoff(), 0),
         "client_name": "celery-rlock",
         "protocol": 2,
     }
-    try:
-        return QuickRedis(partial(redis.ConnectionPool.from_url, _normalized(url), **settings))
-    except (ValueError, redis.RedisError) as error:
-        raise ConfigurationError(f"cannot use the lock's URL {hide_password(url)!r}: {error}") from error
 
 
-def hide_password(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user = f"{parts.username or ''}:***@"
-    return urlunsplit(parts._replace(netloc=user + parts.netloc.rpartition("@")[2]))
+def _pool(target: Target) -> redis.ConnectionPool:
+    options = dict(target.options)
+    if target.kind == "unix":
+        options["connection_class"] = redis.UnixDomainSocketConnection
+        options.pop("socket_connect_timeout")
+        return redis.ConnectionPool(**options)
+    options["host"], options["port"] = target.nodes[0]
+    options["connection_class"] = redis.SSLConnection if target.tls else redis.Connection
+    return redis.ConnectionPool(**options)
 
 
-def _normalized(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in _SCHEMES:
-        raise ConfigurationError(
-            f"the lock's URL {hide_password(url)!r} has the unknown scheme {parts.scheme!r}: "
-            f"use one of {', '.join(sorted(_SCHEMES))}"
-        )
-    # Celery writes ssl_cert_reqs=CERT_REQUIRED, redis-py wants `required`.
-    address = re.sub(r"(?<=ssl_cert_reqs=)CERT_\w+", lambda match: match[0][5:].lower(), url)
-    return _SCHEMES[parts.scheme] + address.removeprefix(parts.scheme)
+def _sentinel_pool(target: Target) -> redis.ConnectionPool:
+    asked = {name: target.options[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")}
+    sentinel = Sentinel(target.nodes, sentinel_kwargs={**asked, **target.sentinel_options})
+    return SentinelConnectionPool(target.master_name, sentinel, ssl=target.tls, **target.options)
+
+
+def _cluster(target: Target) -> RedisCluster:
+    nodes = [ClusterNode(host, port) for host, port in target.nodes]
+    # A part of the slots without a server is no reason to refuse those of the others.
+    return RedisCluster(
+        startup_nodes=nodes, ssl=target.tls, require_full_coverage=False, **_NO_RETRIES, **target.options
+    )

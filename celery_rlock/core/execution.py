@@ -30,12 +30,12 @@ class Execution:
         held = self._leases.get(_place(scripts, name))
         return held if held is not None else Lease(scripts, name, self.owner, task)
 
-    def enter(self, lease: Lease, ttl: float) -> Busy | None:
+    def enter(self, lease: Lease, ttl: float, replicas: int = 0) -> Busy | None:
         with self._mutex:
             place = _place(lease.scripts, lease.name)
             self._leases[place] = lease
             try:
-                return lease.enter(ttl)
+                return lease.enter(ttl, replicas)
             finally:
                 if lease.depth == 0:
                     self._leases.pop(place, None)

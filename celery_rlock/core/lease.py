@@ -44,8 +44,10 @@ class Lease:
     def held(self) -> bool:
         return self.depth > 0 and self.lost is None and monotonic() < self.deadline
 
-    def enter(self, ttl: float) -> Busy | None:
+    def enter(self, ttl: float, replicas: int = 0) -> Busy | None:
         """Go one deeper. Busy says who is in instead; None that we are.
+
+        Before the first step counts, so many `replicas` must know of it.
 
         Whatever is raised, also by a signal while the reply is under way, leaves the depth as it was,
         here and in Redis.
@@ -54,7 +56,8 @@ class Lease:
         depth, ttl = self.depth, max(ttl, self.ttl)
         sent = monotonic()
         try:
-            reply = self.scripts.acquire(self.name, self.owner, depth + 1, ttl, self.task)
+            wanted = replicas if depth == 0 else 0
+            reply = self.scripts.acquire(self.name, self.owner, depth + 1, ttl, self.task, replicas=wanted)
             if isinstance(reply, Taken):
                 self._entered(depth + 1, reply.token, ttl, sent)
                 return None
@@ -143,7 +146,7 @@ class Lease:
         if depth == 0:
             renewer.discard(self)
         try:
-            self.scripts.release(self.name, self.owner, depth)
+            self.scripts.undo(self.name, self.owner, depth)
         except Exception as error:  # noqa: BLE001 - the first error is the one to tell; the lease ends ours
             logger.debug("could not undo the acquire of %r: %s", self.name.key, error)
 

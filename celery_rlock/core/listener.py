@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from secrets import token_hex
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-import redis
-
+from celery_rlock.core.cluster import FAILURES, Client, address, primaries, refresh
 from celery_rlock.core.name import Name, Owner
 from celery_rlock.core.replies import Place
 from celery_rlock.core.scripts import Scripts, text
+from celery_rlock.core.subscription import Subscription
 
-logger = logging.getLogger("celery_rlock")
-
-_SILENCE = 5.0
-_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)
-_TO_MYSELF = ""
+_MEMORY = 1000
 
 
 class Ears(NamedTuple):
@@ -34,17 +30,18 @@ class Ears(NamedTuple):
 class Listener:
     """Hears, on a channel of this process's own, whose turn it is.
 
-    One thread with one connection, started by the first waiter; it ends when there has been none for a while.
-    While there are waiters it speaks to itself now and then: when it does not hear itself, or the server says
-    that nobody does, then the connection is dead or its server is not the primary any more.
+    It subscribes at every primary, for the script that publishes learns only of those who listen at its own
+    one; what a Cluster passes on to the others is heard once. All this starts with the first waiter and ends
+    when there has been none for a while.
     """
 
     def __init__(self) -> None:
         self.id = token_hex(4)
-        self.listening = threading.Event()
+        self.listening = threading.Event()  # with one ear at least; each new one makes all ask again
         self._mutex = threading.Lock()
         self._ears: dict[str, Ears] = {}
-        self._thread: threading.Thread | None = None
+        self._subscriptions: dict[str, Subscription] = {}
+        self._told: dict[str, None] = {}
 
     def place(self, name: Name, owner: Owner, since: str, keep: float) -> Place:
         return Place(name, f"{self.id}:{owner.field}", since, keep)
@@ -53,51 +50,42 @@ class Listener:
         """Listen for this place, until its turn has come or it is discarded."""
         with self._mutex:
             self._ears[_address(place)] = ears
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, args=(scripts,), name="rlock-listener", daemon=True
-                )
-                self._thread.start()
+            if self._subscriptions:
+                return
+        self._subscribe(scripts)
 
     def discard(self, place: Place) -> None:
         with self._mutex:
             self._ears.pop(_address(place), None)
 
-    def _run(self, scripts: Scripts) -> None:
-        failures = 0
-        while not self._is_idle():
-            try:
-                with scripts.client.pubsub() as pubsub:
-                    pubsub.subscribe(scripts.channels + self.id)
-                    failures = 0 if self._listen(scripts, pubsub) else failures + 1
-            except Exception as error:  # noqa: BLE001 - whatever it is, the waiters need ears
-                failures += 1
-                logger.debug("the listener for released locks starts again: %r", error)
-            self.listening.clear()
-            if failures:
-                threading.Event().wait(_PAUSES[min(failures, len(_PAUSES)) - 1])
-
-    def _is_idle(self) -> bool:
+    def _subscribe(self, scripts: Scripts) -> set[str]:
+        """Have a subscription at each primary: their addresses. None is known while a Cluster is down."""
+        try:
+            servers = {address(server): server for server in primaries(scripts.client)}
+        except FAILURES:
+            return set()
         with self._mutex:
-            if self._ears:
-                return False
-            self._thread = None
-            return True
+            for where in servers.keys() - self._subscriptions.keys():
+                self._subscriptions[where] = Subscription(
+                    servers[where],
+                    scripts.channels + self.id,
+                    partial(self._hear, scripts),
+                    partial(self._is_wanted, scripts, where),
+                )
+                self._subscriptions[where].start()
+        return set(servers)
 
-    def _listen(self, scripts: Scripts, pubsub: Any) -> bool:
-        """Until there is nobody to listen for (True), or nothing to hear (False)."""
-        asked = True  # the subscription is to be confirmed
-        while True:
-            message = pubsub.get_message(timeout=_SILENCE)
-            if message is not None:
-                asked = False
-                self._hear(scripts, message)
-            elif not self._ears:
-                return True
-            elif asked or not scripts.client.publish(scripts.channels + self.id, _TO_MYSELF):
-                return False
-            else:
-                asked = True
+    def _is_wanted(self, scripts: Scripts, where: str, subscription: Subscription) -> bool:
+        refresh(scripts.client)
+        is_primary = where in self._subscribe(scripts)
+        with self._mutex:
+            mine = self._subscriptions.get(where) is subscription
+            wanted = mine and is_primary and bool(self._ears)
+            if mine and not wanted:
+                del self._subscriptions[where]
+            if not any(other.listening for other in self._subscriptions.values()):
+                self.listening.clear()
+            return wanted
 
     def _hear(self, scripts: Scripts, message: dict[str, Any]) -> None:
         if message["type"] == "subscribe":
@@ -107,22 +95,36 @@ class Listener:
             for ears in everybody:
                 ears.on_doubt()
             return
-        what, _, address = text(message["data"]).partition(" ")
+        said = text(message["data"])
+        what, _, rest = said.partition(" ")
+        waiter = rest.partition(" ")[2]
+        if not waiter or self._was_told(said):
+            return
         if what == "turn":
-            self._tell_turn(scripts, address)
+            self._tell_turn(scripts, waiter)
         elif what == "next":
             with self._mutex:
-                ears_of_next = self._ears.get(address)
+                ears_of_next = self._ears.get(waiter)
             if ears_of_next is not None:
                 ears_of_next.on_next()
 
-    def _tell_turn(self, scripts: Scripts, address: str) -> None:
+    def _was_told(self, said: str) -> bool:
+        """A Cluster's nodes pass on what is published at one of them."""
         with self._mutex:
-            ears = self._ears.pop(address, None)
+            if said in self._told:
+                return True
+            self._told[said] = None
+            if len(self._told) > _MEMORY:
+                del self._told[next(iter(self._told))]
+            return False
+
+    def _tell_turn(self, scripts: Scripts, waiter: str) -> None:
+        with self._mutex:
+            ears = self._ears.pop(waiter, None)
         if ears is not None:
             ears.on_turn()
         else:  # who waited has left without giving up its place
-            lock = address.partition(f" {self.id}:")[0]
+            lock = waiter.partition(f" {self.id}:")[0]
             scripts.wake(Name.around(lock, lock))
 
 
@@ -146,5 +148,5 @@ def _after_fork() -> None:
 
 
 _mutex = threading.Lock()
-_listeners: WeakKeyDictionary[redis.Redis, dict[str, Listener]] = WeakKeyDictionary()
+_listeners: WeakKeyDictionary[Client, dict[str, Listener]] = WeakKeyDictionary()
 os.register_at_fork(after_in_child=_after_fork)

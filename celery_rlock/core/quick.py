@@ -10,7 +10,10 @@ from weakref import WeakSet
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
+
+#: Then the other connections lead to the same place: a dead server, or one that is a replica now.
+_MOVED_AWAY = (RedisConnectionError, ReadOnlyError)
 
 #: Before 5.3 the pool wanted to know for which command.
 _COMMAND_NAME = ("EVALSHA",) if redis.VERSION < (5, 3) else ()
@@ -41,12 +44,12 @@ class QuickRedis(redis.Redis):
         try:
             connection.send_packed_command((_packed(args),))
             reply = connection.read_response()
-        except ResponseError:
-            self._idle.append(connection)
-            raise
         except BaseException as error:
+            if isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError):
+                self._idle.append(connection)
+                raise
             self._drop(connection)
-            if isinstance(error, RedisConnectionError):
+            if isinstance(error, _MOVED_AWAY):
                 self._drop(*self._idle)
                 self._idle.clear()
             raise

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import MovedError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from celery_rlock.core.cluster import Client
+from celery_rlock.core.explain import explaining
 from celery_rlock.core.name import DEFAULT_PREFIX, Name, Owner
 from celery_rlock.core.replies import Busy, Gone, Heir, Place, Taken
 from celery_rlock.core.script import Script
-from celery_rlock.errors import ConfigurationError, LockUnavailable
+from celery_rlock.errors import LockUnavailable
 
 #: How long the copies of a message may ask whether its task has ended.
 DONE_MEMORY_MS = 3_600_000
@@ -27,28 +28,37 @@ WOKEN_TRUST_MS = 1_000
 
 _NOBODY = ""
 
-_ANY_SILENCE = (RedisConnectionError, RedisTimeoutError)
+#: Over a new connection the next try may go well.
+_BROKEN = (RedisConnectionError, ReadOnlyError)
+_ANY_SILENCE = (*_BROKEN, RedisTimeoutError)
 
 _ACQUIRE, _RELEASE, _RENEW, _COPY, _WAIT = map(Script.load, ("acquire", "release", "renew", "copy", "wait"))
 
 
 class Scripts:
-    """The verbs acquire, renew and release on one server.
+    """The verbs acquire, renew and release on one server, or a Cluster.
 
     Each may run twice without harm, so one whose connection broke is sent once more. What still fails
     is `LockUnavailable`; a key that holds something else is a `ConfigurationError`.
     """
 
-    def __init__(self, client: redis.Redis, prefix: str = DEFAULT_PREFIX) -> None:
+    def __init__(self, client: Client, prefix: str = DEFAULT_PREFIX) -> None:
         self.client, self.prefix = client, prefix
         self.channels = f"{prefix}wake:"
 
     def name(self, key: str) -> Name:
         return Name.of(key, self.prefix)
 
-    def acquire(self, name: Name, owner: Owner, depth: int, ttl: float, task: str) -> Taken | Busy | Gone:
+    def acquire(
+        self, name: Name, owner: Owner, depth: int, ttl: float, task: str, *, replicas: int = 0
+    ) -> Taken | Busy | Gone:
+        """With `replicas`, LockUnavailable unless so many have it: whoever asked is to release it then."""
+        keys = (name.lock, name.token)
         args = (owner.field, owner.worker, depth, _ms(ttl), task)
-        status, *rest = self._run(_ACQUIRE, name, (name.lock, name.token), args)
+        if replicas:
+            status, *rest = self._run_replicated(_ACQUIRE, name, keys, args, replicas)
+        else:
+            status, *rest = self._run(_ACQUIRE, name, keys, args)
         if status == 1:
             return Taken(int(rest[0]))
         if status == 0:
@@ -65,6 +75,10 @@ class Scripts:
         With `early`, 2: a copy of the owner's message was delivered, so it still holds the lock, to `finish`.
         """
         return self._leave(name, owner.field, depth, early=early, heir=heir)
+
+    def undo(self, name: Name, owner: Owner, depth: int) -> None:
+        """Take back an acquire whose answer did not come; wait for that once more at most."""
+        self._leave(name, owner.field, depth, again=_BROKEN)
 
     def finish(self, name: Name, owner: Owner, retries: int, heir: Heir | None = None) -> int:
         """Free the lock of a task that has ended and tell the copies of its message. Answers as `release`."""
@@ -92,7 +106,7 @@ class Scripts:
 
     def give_up(self, place: Place) -> None:
         """Give up a place. If its turn had come, it is the next one's."""
-        with _explaining(place.name):
+        with explaining(place.name):
             had_place = self.client.zrem(place.name.waiters, place.waiter)
         if not had_place:
             self.wake(place.name)
@@ -103,7 +117,7 @@ class Scripts:
 
     def tell_ended(self, name: Name, task_id: str, retries: int) -> None:
         """Tell the copies of a message that its task has ended."""
-        with _explaining(name):
+        with explaining(name):
             self.client.set(name.done(task_id, retries), 1, px=DONE_MEMORY_MS)
 
     def renew(self, leases: Iterable[tuple[Name, Owner, float]]) -> list[bool | Exception]:
@@ -113,11 +127,11 @@ class Scripts:
         return [answer if isinstance(answer, Exception) else answer == 1 for answer in answers]
 
     def locked(self, name: Name) -> bool:
-        with _explaining(name):
+        with explaining(name):
             return bool(self.client.exists(name.lock))
 
     def owned(self, name: Name, owner: Owner) -> bool:
-        with _explaining(name):
+        with explaining(name):
             return bool(self.client.hexists(name.lock, owner.field))
 
     def _leave(
@@ -129,6 +143,7 @@ class Scripts:
         early: bool = False,
         done: tuple[str, ...] = (),
         heir: Heir | None = None,
+        again: tuple[type[RedisError], ...] = _ANY_SILENCE,
     ) -> int:
         keys = (name.lock, name.token, name.waiters, name.woken, *done)
         memory = (TOKEN_MEMORY_MS, int(early), self.channels, WOKEN_TRUST_MS, DONE_MEMORY_MS)
@@ -136,7 +151,7 @@ class Scripts:
         if heir is not None:
             inherits = (f"{heir.delivery}:{owner.partition(':')[2]}", _ms(heir.seconds))
         args = (owner, depth, *memory, *inherits)
-        return int(self._run(_RELEASE, name, keys, args, again=_ANY_SILENCE))
+        return int(self._run(_RELEASE, name, keys, args, again=again))
 
     def _run(
         self,
@@ -144,26 +159,26 @@ class Scripts:
         name: Name,
         keys: Sequence[str],
         args: Sequence[object],
-        again: tuple[type[RedisError], ...] = (RedisConnectionError,),
+        again: tuple[type[RedisError], ...] = _BROKEN,
     ) -> Any:
-        with _explaining(name):
+        with explaining(name):
             try:
                 return script.run(self.client, keys, args)
             except again:
                 return script.run(self.client, keys, args)
 
-
-@contextmanager
-def _explaining(name: Name) -> Iterator[None]:
-    try:
-        yield
-    except RedisError as error:
-        if isinstance(error, ResponseError) and "WRONGTYPE" in str(error):
-            raise ConfigurationError(
-                f"the Redis key {name.lock!r} holds something that is not a lock: delete it, or choose "
-                "another lock_key or rlock_prefix"
-            ) from error
-        raise LockUnavailable(name.key, f"{type(error).__name__}: {error}") from error
+    def _run_replicated(
+        self, script: Script, name: Name, keys: Sequence[str], args: Sequence[object], replicas: int
+    ) -> Any:
+        with explaining(name):
+            try:
+                reply, have_it = script.run_replicated(self.client, keys, args, replicas)
+            except (*_BROKEN, MovedError):
+                reply, have_it = script.run_replicated(self.client, keys, args, replicas)
+        if reply[0] == 1 and have_it < replicas:
+            reason = f"{have_it} of {replicas} replicas had it in time (lock_replicas)"
+            raise LockUnavailable(name.key, reason)
+        return reply
 
 
 def _quiet(answer: int) -> float:

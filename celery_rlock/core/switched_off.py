@@ -17,11 +17,14 @@ class SwitchedOff(Scripts):
         self.client: Any = None
         self.prefix = prefix
 
-    def acquire(self, *_: Any) -> Taken:
+    def acquire(self, *_: Any, **__: Any) -> Taken:
         return Taken(0)
 
     def release(self, *_: Any, **__: Any) -> int:
         return 1
+
+    def undo(self, *_: Any) -> None:
+        pass
 
     def finish(self, *_: Any) -> int:
         return 1

@@ -12,7 +12,7 @@ from tests.lua.conftest import CHANNEL, LOCK, TOKEN, WAITERS, WOKEN
 
 @contextmanager
 def listening(redis, *listeners):
-    """What these listeners are told, as a function."""
+    """What these listeners are told, without the time, as a function."""
     with redis.pubsub() as pubsub:
         pubsub.subscribe(*(CHANNEL + listener for listener in listeners))
         for _ in listeners:
@@ -21,7 +21,8 @@ def listening(redis, *listeners):
         def told():
             heard = []
             while message := pubsub.get_message(timeout=0.2 if heard else 5):
-                heard.append((message["channel"].removeprefix(CHANNEL), message["data"]))
+                what, _, address = message["data"].split(" ", 2)
+                heard.append((message["channel"].removeprefix(CHANNEL), f"{what} {address}"))
             return heard
 
         yield told

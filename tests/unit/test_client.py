@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import pytest
 from celery import Celery
+from redis.cluster import RedisCluster
 
-from celery_rlock import ConfigurationError, settings
-from celery_rlock.core.client import connect, hide_password
+from celery_rlock import ConfigurationError, LockUnavailable, settings
+from celery_rlock.core.client import connect
+from celery_rlock.core.name import Owner
+from celery_rlock.core.url import hide_password
+from tests.support.processes import free_port
 
 
 def test_it_fails_soon_and_never_retries_by_itself():
@@ -70,6 +74,57 @@ def app_with(**conf):
 )
 def test_the_url_falls_back_to_a_redis_backend_then_a_redis_broker(conf, url):
     assert settings.lock_url(app_with(**conf)) == url
+
+
+SENTINELS = "sentinel://a:1/0;sentinel://b:2/0"
+
+
+def test_sentinels_of_the_backend_belong_together_and_their_master_is_named_apart():
+    app = app_with(result_backend=SENTINELS, result_backend_transport_options={"master_name": "m"})
+    assert settings.lock_url(app) == SENTINELS
+    pool = settings.server(app).client.connection_pool
+    assert pool.service_name == "m"
+    ports = [s.connection_pool.connection_kwargs["port"] for s in pool.sentinel_manager.sentinels]
+    assert ports == [1, 2]
+
+
+def test_the_brokers_sentinels_and_their_password_are_understood():
+    options = {"master_name": "m", "sentinel_kwargs": {"password": "geheim"}}
+    app = app_with(broker_url=SENTINELS, broker_transport_options=options, result_backend="rpc://")
+    sentinel = settings.server(app).client.connection_pool.sentinel_manager.sentinels[0]
+    kwargs = sentinel.connection_pool.connection_kwargs
+    assert (kwargs["password"], kwargs["socket_timeout"]) == ("geheim", 1.0)
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"result_backend": "rediss://h/0", "redis_backend_use_ssl": {"ssl_ca_certs": "/ca"}},
+        {"result_backend": "redis://h/0", "redis_backend_use_ssl": {"ssl_ca_certs": "/ca"}},
+        {"broker_url": "redis://h/0", "broker_use_ssl": {"ssl_ca_certs": "/ca", "ssl_cert_reqs": 2}},
+        {"rlock_url": "rediss://h/0?ssl_ca_certs=/ca", "broker_use_ssl": {"ssl_ca_certs": "/other"}},
+    ],
+)
+def test_tls_is_set_as_celery_sets_it(conf):
+    pool = settings.server(app_with(**conf)).client.connection_pool
+    assert pool.connection_class.__name__ == "SSLConnection"
+    assert pool.connection_kwargs["ssl_ca_certs"] == "/ca"
+    assert pool.connection_kwargs["ssl_cert_reqs"] == "required"
+
+
+def test_the_tls_of_a_broker_is_not_taken_for_the_backends():
+    app = app_with(result_backend="redis://h/0", broker_url="amqps://x", broker_use_ssl={"ca_certs": "/ca"})
+    assert settings.server(app).client.connection_pool.connection_class.__name__ == "Connection"
+
+
+def test_a_cluster_that_is_down_is_unavailable_and_no_error_before_it_is_used():
+    app = app_with(rlock_url=f"redis+cluster://127.0.0.1:{free_port()}")
+    scripts = settings.server(app)
+    assert isinstance(scripts.client, RedisCluster)
+    with pytest.raises(LockUnavailable, match="lock 'k' is unavailable"):
+        scripts.locked(scripts.name("k"))
+    name, owner = scripts.name("k"), Owner("w", "d", "t")
+    assert isinstance(scripts.renew([(name, owner, 1.0)])[0], Exception)
 
 
 def test_no_redis_at_all_is_an_error():

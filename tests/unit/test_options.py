@@ -117,6 +117,8 @@ BAD = [
     ("until", "end"),
     ("queue_ttl", 0),
     ("duplicate", "drop"),
+    ("replicas", -1),
+    ("replicas", True),
     ("key", ""),
     ("key", 7),
     ("key", []),
