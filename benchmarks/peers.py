@@ -37,7 +37,7 @@ QUESTIONS = {
 
 
 @contextmanager
-def fleet(apps: dict[str, Celery], concurrency: int) -> Iterator[None]:
+def fleet(apps: dict[str, Celery], concurrency: int) -> Iterator[dict[str, tuple[Celery, Worker]]]:
     """A worker for each variant, on its own queue and loading no other lock."""
     with ExitStack() as stack:
         workers = []
@@ -52,7 +52,7 @@ def fleet(apps: dict[str, Celery], concurrency: int) -> Iterator[None]:
             workers.append(stack.enter_context(worker))
         for worker in workers:
             worker.await_ready()
-        yield
+        yield dict(zip(apps, zip(apps.values(), workers, strict=True), strict=True))
 
 
 def main() -> None:
@@ -60,8 +60,8 @@ def main() -> None:
     with Server.start(available_kinds()[0]) as server:
         os.environ["PEERS_URL"] = server.url
         apps = {variant: build(variant) for variant in VARIANTS}
-        with fleet(apps, concurrency=1):
-            costs = cost.measure(apps)
+        with fleet(apps, concurrency=1) as workers:
+            costs = cost.measure(workers)
         locks = {variant: app for variant, app in apps.items() if variant != "plain task"}
         with fleet(locks, concurrency=4):
             answers = {what: behaviour.ask_all(locks, ask) for what, ask in QUESTIONS.items()}
@@ -71,10 +71,13 @@ def main() -> None:
 
 def cost_table(costs: dict[str, cost.Cost]) -> str:
     plain = costs["plain task"]
-    rows = ["| | publish | run | together | more than the plain task |", "|---|---:|---:|---:|---:|"]
+    rows = ["| | publish | run | together | CPU | more than the plain task, time | CPU |", "|---" + "|---:" * 6 + "|"]
     for variant, taken in costs.items():
-        more = f"{sum(taken) - sum(plain):+.0f}" if taken != plain else ""
-        rows.append(f"| {variant} | {taken.publish:.0f} | {taken.run:.0f} | {sum(taken):.0f} | {more} |")
+        together = taken.publish + taken.run
+        more = (together - plain.publish - plain.run, taken.cpu - plain.cpu)
+        shown = ("", "") if taken == plain else (f"{figure:+.0f}" for figure in more)
+        cells = (f"{taken.publish:.0f}", f"{taken.run:.0f}", f"{together:.0f}", f"{taken.cpu:.0f}", *shown)
+        rows.append(f"| {variant} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from celery_rlock import signals
 from celery_rlock.core.name import DEFAULT_PREFIX
+from celery_rlock.core.url import SCHEMES
 from celery_rlock.options import NAMES, SETTINGS, Options
 from tests.docs.pages import page
 
@@ -46,3 +47,8 @@ def test_nothing_is_invented():
 
 def test_every_signal_is_documented():
     assert set(SIGNALS) == {name for name in vars(signals) if name.startswith("lock_")}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_of_a_url_is_documented(scheme):
+    assert f"`{scheme}://" in page("docs/settings.md").prose
