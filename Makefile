@@ -51,7 +51,7 @@ bench-peers: $(PEERS)/.peers
 	$(PEERS)/bin/python -m benchmarks.peers docs/comparison.md
 
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 release-check: $(VENV)/.test $(VENV)/.release
 	PYTHON=$(BIN)/python .ci/release-check

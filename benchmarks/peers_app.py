@@ -1,7 +1,7 @@
 """The same task under each lock that a Celery project can install, each as its own README says.
 
-`PEERS_VARIANT` chooses the one that a worker serves; `build` makes any of them, to publish from. Broker, results
-and locks are in the server at `PEERS_URL`.
+`PEERS_VARIANT` chooses the one that a worker serves; `build` makes any of them, to publish from. Broker,
+results and locks are in the server at `PEERS_URL`.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ def build(variant: str) -> Celery:
     """An app with one task for each of BODIES, `gate` and `end`, on a queue of the variant's own."""
     url = os.environ["PEERS_URL"]
     app = Celery(variant, broker=url, backend=url, set_as_current=False)
-    app.conf.update(task_default_queue=f"peers-{list(VARIANTS).index(variant)}", broker_connection_retry_on_startup=True)
+    app.conf.update(
+        task_default_queue=f"peers-{list(VARIANTS).index(variant)}", broker_connection_retry_on_startup=True
+    )
     VARIANTS[variant][0](app)
     app.task(_gate, name="gate", ignore_result=True, shared=False)
     app.task(_end, name="end", ignore_result=True, shared=False)
@@ -168,9 +170,7 @@ def _declare(app: Celery, **options: Any) -> None:
 
 def _declare_by_hand(app: Celery, lock: Any) -> None:
     for body in BODIES:
-        app.task(
-            _under(lock, body), name=body.__name__, bind=True, ignore_result=True, shared=False
-        )
+        app.task(_under(lock, body), name=body.__name__, bind=True, ignore_result=True, shared=False)
 
 
 def _under(lock: Any, body: Body) -> Body:

@@ -1,4 +1,4 @@
-"""What a lock does when something happens to its task; each question is put to all variants at the same time."""
+"""What a lock does when something happens to its task. All variants are asked at the same time."""
 
 from __future__ import annotations
 

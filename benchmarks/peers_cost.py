@@ -15,7 +15,7 @@ from benchmarks.peers_app import store
 from tests.support.workers import Worker
 
 #: Short turns, many of them, and the quick ones count: other programs on this machine make some turns slow.
-TASKS, ROUNDS = 40, 40
+TASKS, SECONDS = 30, 75
 FEW, SLOW = 3, 100_000
 
 _numbers = count(1)
@@ -31,14 +31,18 @@ class Cost(NamedTuple):
 
 def measure(fleet: Mapping[str, tuple[Celery, Worker]]) -> dict[str, Cost]:
     """Each variant has its turn in each round; keys are never contended."""
-    turns: dict[str, list[Cost]] = {variant: [] for variant in fleet}
-    for app, worker in fleet.values():
-        turn(app, worker, FEW)  # warms up
-    for number in range(ROUNDS):
-        for variant, (app, worker) in fleet.items():
-            if number == 0 or turns[variant][0].run < SLOW:
-                turns[variant].append(turn(app, worker, TASKS if number else FEW))
+    turns = {variant: [_first(app, worker)] for variant, (app, worker) in fleet.items()}
+    quick = [variant for variant, costs in turns.items() if costs[0].run < SLOW]
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        for variant in quick:
+            turns[variant].append(turn(*fleet[variant], TASKS))
     return {variant: _typical(costs) for variant, costs in turns.items()}
+
+
+def _first(app: Celery, worker: Worker) -> Cost:
+    turn(app, worker, FEW)  # warms up
+    return turn(app, worker, FEW)
 
 
 def turn(app: Celery, worker: Worker, tasks: int) -> Cost:
@@ -71,8 +75,10 @@ def _await(key: str) -> None:
 
 
 def _typical(costs: list[Cost]) -> Cost:
-    """The fifth part of the turns was quicker; of the CPU the mean, for the kernel counts it in hundredths of seconds."""
+    """A fifth of the turns was quicker. Of the CPU the mean, for the kernel counts it in hundredths of seconds."""
     if len(costs) == 1:
         return costs[0]
     publish, run, cpu = zip(*costs[1:], strict=True)
-    return Cost(statistics.quantiles(publish, n=5)[0], statistics.quantiles(run, n=5)[0], statistics.mean(cpu))
+    return Cost(
+        statistics.quantiles(publish, n=5)[0], statistics.quantiles(run, n=5)[0], statistics.mean(cpu)
+    )

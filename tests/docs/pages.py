@@ -11,7 +11,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 HIDDEN = re.compile(r"(^|/)(\.|site/|node_modules/)")
 
-FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)``` *$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)``` *$", re.MULTILINE | re.DOTALL
+)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 HEADING = re.compile(r"^#{1,6} +(.+?)(?: *\{[^}]*\})?$", re.MULTILINE)
 LINK = re.compile(r"(?<!\\)\[(?:[^\]\[]|\[[^\]]*\])*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
@@ -73,7 +75,12 @@ class Page:
 
 def pages() -> list[Page]:
     """Every page, each once, whatever links lead to it."""
-    found = [*ROOT.glob("*.md"), *ROOT.glob("lua/*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+    found = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("lua/*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("examples/**/*.md"),
+    ]
     real = {path.resolve() for path in found if not HIDDEN.search(path.relative_to(ROOT).as_posix())}
     return [Page(path) for path in sorted(real)]
 

@@ -1,8 +1,8 @@
-"""The Python of every page runs, against a real server, and where the page starts a worker with a real worker.
+"""The Python of every page runs, against a real server, and with a real worker where the page starts one.
 
-A page's blocks are one program, run in a process of its own, in the page's order. A block with `title="proj.py"` is
-a file in that program's folder. A page that makes no app of its own is about `app`, as the quickstart makes it.
-`no-run` after "python" leaves a block out; a comment just before it says why.
+A page's blocks are one program, run in a process of its own, in the page's order. A block with `title="proj.py"`
+is a file in that program's folder. A page that makes no app of its own is about `app`, as the quickstart makes
+it. `no-run` after "python" leaves a block out; a comment just before it says why.
 """
 
 from __future__ import annotations

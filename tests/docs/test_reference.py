@@ -10,6 +10,7 @@ from celery_rlock.core.url import SCHEMES
 from celery_rlock.options import NAMES, SETTINGS, Options
 from tests.docs.pages import page
 
+
 def table(first_column):
     """The rows of every table whose first column is called so: what it names, and the next cell."""
     rows, inside = {}, False
