@@ -75,7 +75,7 @@ def _await(key: str) -> None:
 
 
 def _typical(costs: list[Cost]) -> Cost:
-    """A fifth of the turns was quicker. Of the CPU the mean, for the kernel counts it in hundredths of seconds."""
+    """A fifth of the turns was quicker. Of the CPU the mean: the kernel counts it in steps of 10 ms."""
     if len(costs) == 1:
         return costs[0]
     publish, run, cpu = zip(*costs[1:], strict=True)

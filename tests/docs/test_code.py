@@ -1,8 +1,8 @@
 """The Python of every page runs, against a real server, and with a real worker where the page starts one.
 
-A page's blocks are one program, run in a process of its own, in the page's order. A block with `title="proj.py"`
-is a file in that program's folder. A page that makes no app of its own is about `app`, as the quickstart makes
-it. `no-run` after "python" leaves a block out; a comment just before it says why.
+A page's blocks are one program, run in a process of its own, in the page's order. A block with
+`title="proj.py"` is a file in that folder. A page that makes no app of its own is about `app`, as the
+quickstart makes it. `no-run` after "python" leaves a block out; a comment just before it says why.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from celery import Celery
 from celery_rlock import LockedTask, RLock, current_lock
 app = Celery("proj", broker="{URL}/0", backend="{URL}/0", set_as_current=True)
 """
-WITH_PYTHON = [page for page in pages() if page.blocks("python")]
+WITH_PYTHON = [page for page in pages() if page.blocks("python") and not page.name.startswith("examples/")]
 
 
 @pytest.fixture
