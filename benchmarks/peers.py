@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers [page]
 
-Prints Markdown, or writes it into the page between the two marks. It needs the peers: `make bench-peers`.
+Prints Markdown, and writes it into the page between its marks. It needs the peers: `make bench-peers`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from celery import Celery
 
 from benchmarks import peers_behaviour as behaviour
 from benchmarks import peers_cost as cost
-from benchmarks.peers_app import TTL, VARIANTS, build
+from benchmarks.peers_app import VARIANTS, build
 from tests.support.servers import Server, available_kinds
 from tests.support.workers import Worker
 
-BEGIN, END = "<!-- measured: make bench-peers writes from here -->", "<!-- measured: to here -->"
 QUESTIONS = {
-    f"`kill -9` of the child, TTL {TTL} s: the next one runs after": behaviour.killed_child,
-    f"a run of {TTL + 6} s, TTL {TTL} s": behaviour.run_longer_than_its_ttl,
-    "`f(1)` and `f(a=1)`": behaviour.positional_and_keyword,
-    "`send_task` while one runs": behaviour.sent_by_name,
+    "killed": behaviour.killed_child,
+    "long run": behaviour.run_longer_than_its_ttl,
+    "`f(1)`, `f(a=1)`": behaviour.positional_and_keyword,
+    "`send_task`": behaviour.sent_by_name,
     "`self.retry()`": behaviour.own_retry,
-    "revoked in the queue, its key": behaviour.revoked,
+    "revoked": behaviour.revoked,
 }
 
 
@@ -65,21 +64,16 @@ def main() -> None:
         locks = {variant: app for variant, app in apps.items() if variant != "plain task"}
         with fleet(locks, concurrency=4):
             answers = {what: behaviour.ask_all(locks, ask) for what, ask in QUESTIONS.items()}
-    report = "\n\n".join((cost_table(costs), answer_table(answers), surroundings(time.monotonic() - started)))
-    publish(report)
+    publish(cost_table(costs), answer_table(answers), surroundings(time.monotonic() - started))
 
 
 def cost_table(costs: dict[str, cost.Cost]) -> str:
     plain = costs["plain task"]
-    rows = [
-        "| | publish | run | together | CPU | more than the plain task, time | CPU |",
-        "|---" + "|---:" * 6 + "|",
-    ]
+    rows = ["| | publish | run | more than plain | CPU | more than plain |", "|---" + "|---:" * 5 + "|"]
     for variant, taken in costs.items():
-        together = taken.publish + taken.run
-        more = (together - plain.publish - plain.run, taken.cpu - plain.cpu)
-        shown = ("", "") if taken == plain else (f"{figure:+.0f}" for figure in more)
-        cells = (f"{taken.publish:.0f}", f"{taken.run:.0f}", f"{together:.0f}", f"{taken.cpu:.0f}", *shown)
+        more = taken.publish + taken.run - plain.publish - plain.run, taken.cpu - plain.cpu
+        time_more, cpu_more = ("", "") if taken == plain else (f"{figure:+.0f}" for figure in more)
+        cells = (f"{taken.publish:.0f}", f"{taken.run:.0f}", time_more, f"{taken.cpu:.0f}", cpu_more)
         rows.append(f"| {variant} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -100,16 +94,16 @@ def surroundings(seconds: float) -> str:
     )
 
 
-def publish(report: str) -> None:
-    if len(sys.argv) == 1:
-        print(report)
-        return
-    page = Path(sys.argv[1])
-    measured = f"{BEGIN}\n\n{report}\n\n{END}"
-    page.write_text(
-        re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: measured, page.read_text(), flags=re.DOTALL)
-    )
-    print(report)
+def publish(*parts: str) -> None:
+    """Print the parts, and put each between its marks in the page."""
+    print("\n\n".join(parts))
+    for page in map(Path, sys.argv[1:]):
+        text = page.read_text()
+        for name, part in zip(("cost", "behaviour", "surroundings"), parts, strict=True):
+            begin, end = f"<!-- measured: {name} -->", f"<!-- end of {name} -->"
+            between = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+            text = between.sub(lambda _, new=f"{begin}\n\n{part}\n\n{end}": new, text)
+        page.write_text(text)
 
 
 if __name__ == "__main__":
