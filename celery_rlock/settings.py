@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from celery.utils.imports import symbol_by_name
 
-from celery_rlock.core.client import connect
+from celery_rlock.core.client import APART, connect
 from celery_rlock.core.cluster import Client
 from celery_rlock.core.name import DEFAULT_PREFIX, check_prefix
 from celery_rlock.core.scripts import Scripts
@@ -80,22 +80,26 @@ def _lock_url(app: Celery) -> tuple[str, dict[str, Any]]:
             raise ConfigurationError(f"setting rlock_url must be a str, not {type(own).__name__}")
         return own, {}
     conf = app.conf
-    for value, transport, tls in (
-        (conf.result_backend, conf.result_backend_transport_options, conf.redis_backend_use_ssl),
-        (conf.broker_url, conf.broker_transport_options, conf.broker_use_ssl),
+    login = {"username": conf.redis_username, "password": conf.redis_password}
+    for value, transport, more in (
+        (
+            conf.result_backend,
+            conf.result_backend_transport_options,
+            {**login, "ssl": conf.redis_backend_use_ssl},
+        ),
+        (conf.broker_url, conf.broker_transport_options, {"ssl": conf.broker_use_ssl}),
     ):
         for url in _split(value):
             if understands(url):
-                return url, _apart(transport or {}, tls)
+                return url, _apart({**(transport or {}), **more})
     raise ConfigurationError(
         "no Redis for the locks: set rlock_url, for neither result_backend nor broker_url is one that "
         "the lock can use"
     )
 
 
-def _apart(transport: Mapping[str, Any], tls: object) -> dict[str, Any]:
-    apart = {name: transport[name] for name in ("master_name", "sentinel_kwargs") if transport.get(name)}
-    return {**apart, "ssl": tls} if tls else apart
+def _apart(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: found[name] for name in APART if found.get(name)}
 
 
 def _split(value: Any) -> list[str]:

@@ -20,6 +20,9 @@ from celery_rlock.errors import ConfigurationError
 
 _TIMEOUT = 1.0
 
+#: What Celery's settings may say apart from a URL; what the URL says goes first.
+APART = ("master_name", "sentinel_kwargs", "username", "password", "ssl")
+
 #: redis-py before 6 counts a Cluster's own retries apart.
 _NO_RETRIES: dict[str, Any] = {"cluster_error_retry_attempts": 0} if redis.VERSION < (6,) else {}
 
@@ -27,8 +30,8 @@ _NO_RETRIES: dict[str, Any] = {"cluster_error_retry_attempts": 0} if redis.VERSI
 def connect(url: str, more: Mapping[str, Any] | None = None) -> Client:
     """The client for `url`: short timeouts, no retries of its own, safe over fork and between threads.
 
-    Options may be set in the URL: `redis://host/0?socket_timeout=3`. `more` has those that Celery has apart:
-    `master_name`, `sentinel_kwargs`, and `ssl`, a dict. Where nothing is apart a URL has one client.
+    Options may be set in the URL: `redis://host/0?socket_timeout=3`. `more` has what Celery has apart
+    from it: APART, `ssl` being a dict. Where nothing is apart a URL has one client.
     """
     return _connect(url, more) if more else _shared(url)
 
@@ -42,6 +45,9 @@ def _connect(url: str, more: Mapping[str, Any]) -> Client:
     target = parse(url)
     target.master_name = target.master_name or more.get("master_name") or ""
     target.sentinel_options = {**(more.get("sentinel_kwargs") or {}), **target.sentinel_options}
+    login = {name: more[name] for name in ("username", "password") if more.get(name)}
+    if "password" not in target.options:
+        target.options |= login
     in_url = {name: target.options.pop(name) for name in list(target.options) if name in tls.OPTIONS}
     apart = more.get("ssl")
     target.tls = target.tls or bool(apart or in_url)

@@ -28,12 +28,20 @@ class LazyCluster:
 
     def __init__(self, connect: Callable[[], RedisCluster]) -> None:
         self._connect = connect
-        self.after_fork()
+        self.start_anew()
         _clients.add(self)
 
-    def after_fork(self) -> None:
+    def start_anew(self) -> None:
         self._mutex = threading.Lock()
         self._cluster: RedisCluster | None = None
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """As RedisCluster's, which knows the nodes it saw last: when all are gone, ask those of the URL."""
+        try:
+            return self._current().execute_command(*args, **options)
+        except RedisClusterException:
+            self.start_anew()
+            raise
 
     @property  # type: ignore[misc]  # it is never set
     def __class__(self) -> type:
@@ -41,10 +49,13 @@ class LazyCluster:
         return RedisCluster
 
     def __getattr__(self, name: str) -> Any:
+        return getattr(self._current(), name)
+
+    def _current(self) -> RedisCluster:
         with self._mutex:
             if self._cluster is None:
                 self._cluster = self._connect()
-        return getattr(self._cluster, name)
+            return self._cluster
 
 
 def primaries(client: Client) -> list[redis.Redis]:
@@ -85,7 +96,7 @@ def by_server(client: Client, keys: Iterable[str]) -> list[tuple[redis.Redis, li
 
 def _after_fork() -> None:
     for client in list(_clients):
-        client.after_fork()
+        client.start_anew()
 
 
 _clients: WeakSet[LazyCluster] = WeakSet()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,9 @@ from celery_rlock.core.cluster import FAILURES
 from celery_rlock.core.name import Name
 from celery_rlock.errors import ConfigurationError, LockUnavailable
 
+#: Servers quote it in different ways.
+_NO_WAIT = re.compile(r"unknown command .WAIT\b", re.IGNORECASE)
+
 
 @contextmanager
 def explaining(name: Name) -> Iterator[None]:
@@ -18,7 +22,7 @@ def explaining(name: Name) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        if isinstance(error, ResponseError) and "unknown command 'WAIT'" in str(error):
+        if isinstance(error, ResponseError) and _NO_WAIT.search(str(error)):
             raise ConfigurationError(
                 "the lock server does not know WAIT, so nobody can say which replicas have a lock: set "
                 "lock_replicas to 0"

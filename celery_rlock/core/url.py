@@ -41,6 +41,7 @@ _QUERY: dict[str, type] = {
     "socket_connect_timeout": float,
     "socket_keepalive": bool,
     "health_check_interval": float,
+    "retry_on_timeout": bool,  # Celery takes it; here nothing is retried behind the caller's back
     "max_connections": int,
     "client_name": str,
     "ssl": bool,
@@ -113,6 +114,7 @@ def _parse_one(url: str) -> Target:
     for name in _SENTINEL_OPTIONS[1:]:
         if name in query:
             target.sentinel_options[name.removeprefix("sentinel_")] = query.pop(name)
+    query.pop("retry_on_timeout", None)
     query.setdefault("db", query.pop("virtual_host", 0))
     target.options = options | query
     if kind == "unix":

@@ -112,6 +112,16 @@ def test_tls_is_set_as_celery_sets_it(conf):
     assert pool.connection_kwargs["ssl_cert_reqs"] == "required"
 
 
+def test_the_backends_login_may_stand_apart_and_the_urls_goes_first():
+    login = {"redis_username": "u", "redis_password": "p"}
+    kwargs = settings.server(app_with(result_backend="redis://h/0", **login)).client.get_connection_kwargs()
+    assert (kwargs["username"], kwargs["password"]) == ("u", "p")
+    kwargs = settings.server(
+        app_with(result_backend="redis://:q@h/0", **login)
+    ).client.get_connection_kwargs()
+    assert (kwargs.get("username"), kwargs["password"]) == (None, "q")
+
+
 def test_the_tls_of_a_broker_is_not_taken_for_the_backends():
     app = app_with(result_backend="redis://h/0", broker_url="amqps://x", broker_use_ssl={"ca_certs": "/ca"})
     assert settings.server(app).client.connection_pool.connection_class.__name__ == "Connection"
