@@ -7,10 +7,11 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 PEERS := .venv-peers
 
-.PHONY: help demo test faults lint format bench bench-peers docs wheel-test release-check clean
+.PHONY: help demo example-periodic example-inventory example-leaderboard example-django test faults lint format bench bench-peers docs wheel-test release-check clean
 
 help:
 	@echo "make demo        a fleet without and with the lock, side by side"
+	@echo "make example-periodic, example-inventory, example-leaderboard, example-django: code to copy"
 	@echo "make test        all tests"
 	@echo "make faults      every way to end a worker, measured into docs/faults.md"
 	@echo "make lint        ruff, mypy --strict and luacheck"
@@ -23,6 +24,18 @@ help:
 demo: $(VENV)/.demo
 	$(BIN)/python -m examples.demo
 
+example-periodic: $(VENV)/.examples
+	$(BIN)/python -m examples.periodic
+
+example-inventory: $(VENV)/.examples
+	$(BIN)/python -m examples.inventory
+
+example-leaderboard: $(VENV)/.examples
+	$(BIN)/python -m examples.leaderboard
+
+example-django: $(VENV)/.examples
+	$(BIN)/python -m examples.django
+
 test: $(VENV)/.test
 	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
@@ -34,7 +47,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@if command -v luacheck >/dev/null; then luacheck --std lua51 --read-globals redis KEYS ARGV -- lua; \
+	@if command -v luacheck >/dev/null; then luacheck --std lua51 --read-globals redis KEYS ARGV -- lua examples; \
 	else echo "luacheck is not installed: the Lua files are not checked"; fi
 
 format: $(VENV)/.lint

@@ -93,8 +93,8 @@ def _lock_url(app: Celery) -> tuple[str, dict[str, Any]]:
             if understands(url):
                 return url, _apart({**(transport or {}), **more})
     raise ConfigurationError(
-        "no Redis for the locks: set rlock_url, for neither result_backend nor broker_url is one that "
-        "the lock can use"
+        f"no Redis for the locks of app {app.main!r}: set rlock_url, for neither its result_backend nor its "
+        "broker_url is one that the lock can use; a thread of your own sees your app after app.set_default()"
     )
 
 

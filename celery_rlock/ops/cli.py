@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import click
 
+from celery_rlock.ops.doctor import doctor
+
 
 @click.group()
 def rlock() -> None:
     """See, explain and release locks."""
+
+
+rlock.add_command(doctor)

@@ -1,37 +1,33 @@
-"""A worker does not start with settings that no lock can work with."""
+"""A worker does not start with settings that no lock can work with, and warns of those that will hurt."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from celery import bootsteps
-from celery.utils.imports import symbol_by_name
 
 from celery_rlock import settings
 
-logger = logging.getLogger("celery_rlock")
 
-
-class CheckSettings(bootsteps.Step):
+class CheckSettings(bootsteps.StartStopStep):
     """Raises ConfigurationError before the worker has taken any message."""
 
+    requires = ("celery.worker.components:Pool",)
+
     def __init__(self, worker: Any, **kwargs: Any) -> None:
-        settings.server(worker.app)
-        for task in worker.app.tasks.values():
-            if hasattr(task, "_lock_plan"):
-                _warn_of_bypass(task)
+        # Only a worker needs them, and they need LockedTask.
+        from celery_rlock.checks import setup, start  # noqa: PLC0415
+
         super().__init__(worker, **kwargs)
+        settings.server(worker.app)
+        self._setup = setup.Setup(worker.app, worker)
+        start.warn_of_settings(self._setup)
 
+    def start(self, worker: Any) -> None:  # noqa: ARG002 - the step's interface
+        """After the pool has forked: no child is to have half a thread."""
+        from celery_rlock.checks import start  # noqa: PLC0415
 
-def _warn_of_bypass(task: Any) -> None:
-    from celery_rlock.worker.request import LockedRequestMixin  # noqa: PLC0415 - it needs Celery's worker
+        start.warn_of_eviction(self._setup)
 
-    request = symbol_by_name(task.Request)
-    if not issubclass(request, LockedRequestMixin):
-        logger.warning(
-            "the Request class %s of task %s bypasses celery-rlock: when a pool child dies its lock stays "
-            "until the lease ends; derive it from celery_rlock.worker.request.LockedRequestMixin too",
-            request.__qualname__,
-            task.name,
-        )
+    def stop(self, worker: Any) -> None:
+        """The thread ends by itself."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 from celery.utils.quorum_queues import detect_quorum_queues
 
 from celery_rlock.worker.waker import Waker
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 logger = logging.getLogger("celery_rlock")
 
@@ -28,7 +31,7 @@ class WakeWaiters(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         global _waker  # noqa: PLW0603 - a request does not know its consumer
-        reason = _why_not(consumer)
+        reason = why_not(consumer.app, consumer.connection.transport.driver_type)
         if reason is None:
             _waker = Waker(consumer)
         elif reason not in _said:
@@ -42,12 +45,13 @@ class WakeWaiters(bootsteps.StartStopStep):
             _waker = None
 
 
-def _why_not(consumer: Any) -> str | None:
+def why_not(app: Celery, broker: str) -> str | None:
+    """Why waiters cannot be woken, with this kind of broker ("redis", "amqp" …); None where they can."""
     from celery.worker.request import Request  # noqa: PLC0415 - only a worker needs it
 
     if not hasattr(Request, "_eta_timer_entry"):
         return "that needs Celery 5.7"
-    quorum, queue = detect_quorum_queues(consumer.app, consumer.connection.transport.driver_type)
+    quorum, queue = detect_quorum_queues(app, broker)
     if quorum:
         return f"RabbitMQ itself delays what is sent to the quorum queue {queue!r}"
     return None

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
 
 from examples.demo.app import LOCK_TTL, RUN_SECONDS, TICK_SECONDS
 from examples.demo.comparison import comparison, holds, takeover, verdict
-from examples.demo.fleet import BEATS, WORKERS, Fleet, environment
+from examples.demo.fleet import BEATS, WORKERS, Fleet
 from examples.demo.measuring import Outcome, Round
 from examples.demo.narration import Narrator
 from examples.demo.picture import write_picture
-from examples.demo.processes import Processes
 from examples.demo.rounds import play
 from examples.demo.timeline import timelines
+from examples.embedded.processes import Processes
+from examples.embedded.story import run
 
 PICTURE = Path("demo-timeline.svg")
 WIDEST = 100
-INTERRUPTED = 130
 
 PLAIN = Round("without_lock", "without the lock", locked=False)
 LOCKED = Round("with_lock", "with LockedTask", locked=True)
@@ -35,23 +33,19 @@ INTRODUCTION = (
 
 def main() -> int:
     """The exit code: 0 when the lock held, 1 when it failed, 130 after Ctrl-C."""
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may lack our characters
-    signal.signal(signal.SIGTERM, _terminated)
-    console = Console(highlight=False)
-    try:
-        plain, locked = _both_rounds(console)
-    except KeyboardInterrupt:
-        console.print("Interrupted; everything is stopped.")
-        return INTERRUPTED
+    return run(_demo)
+
+
+def _demo(console: Console, processes: Processes) -> bool:
+    plain, locked = _both_rounds(console, processes)
     _show(console, plain, locked)
-    return 0 if holds(locked) else 1
+    return holds(locked)
 
 
-def _both_rounds(console: Console) -> tuple[Outcome, Outcome]:
-    with Processes(environment()) as processes, Narrator(console) as narrator:
+def _both_rounds(console: Console, processes: Processes) -> tuple[Outcome, Outcome]:
+    with Narrator(console) as narrator:
         console.print(INTRODUCTION)
         fleet = Fleet(processes)
-        fleet.start()
         narrator.say(f"Valkey is up on port {fleet.port}, {len(WORKERS)} workers are ready")
         return play(PLAIN, fleet, narrator), play(LOCKED, fleet, narrator)
 
@@ -65,10 +59,6 @@ def _show(console: Console, plain: Outcome, locked: Outcome) -> None:
     console.print(comparison(outcomes))
     console.print(f"\n{takeover(locked)} (lock_ttl is {LOCK_TTL} s)")
     console.print(verdict(plain, locked))
-
-
-def _terminated(number: int, _: object) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from examples.demo.app import RUN_SECONDS, TICK_SECONDS
 from examples.demo.fleet import BEATS, Fleet
 from examples.demo.measuring import Kill, Outcome, Round, Run, outcome_of
 from examples.demo.narration import Narrator
-from examples.demo.processes import Process
 from examples.demo.recording import events
+from examples.embedded.processes import Process
 
 TICKS = 4
 KILL_AFTER_TICK = 2

@@ -1,4 +1,4 @@
-"""Child processes that never outlive the demo, however it ends."""
+"""Child processes that never outlive the one who started them, however that ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 LOG_TAIL = 2000
 
-# Removes the directory when its standard input ends: when the demo dies without doing it itself.
+# Removes the directory when its standard input ends: when its maker dies without doing it itself.
 JANITOR = 'read -r _; sleep 1; rm -rf -- "$0"'
 
 
@@ -47,7 +47,7 @@ class Process:
             os.killpg(self.pid, signal.SIGKILL)
         self._popen.wait()
 
-    def wait_until(self, ready: Callable[[], bool], timeout: float = 30) -> None:
+    def wait_until(self, ready: Callable[[], bool], timeout: float = 60) -> None:
         """Return when `ready()`; a RuntimeError shows the log if the process ends or takes too long."""
         deadline = time.monotonic() + timeout
         while not ready():
@@ -58,14 +58,14 @@ class Process:
 
 
 class Processes:
-    """All processes of the demo and their directory; both are gone when the `with` block ends."""
+    """All processes of an example and their directory; both are gone when the `with` block ends."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
         self._started: list[Process] = []
 
     def __enter__(self) -> Processes:  # noqa: PYI034 - Self is not in Python 3.10
-        self.directory = Path(tempfile.mkdtemp(prefix="rlock-demo-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="rlock-example-"))
         self._janitor = subprocess.Popen(
             ["/bin/sh", "-c", JANITOR, str(self.directory)], stdin=subprocess.PIPE, start_new_session=True
         )
@@ -91,7 +91,7 @@ class Processes:
                 cwd=self.directory,
                 env={**self._env, "TMPDIR": str(self.directory), **(env or {})},
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - the demo has no other way to say it
+                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - there is no other way to say it
             )
         self._started.append(Process(name, popen, log))
         return self._started[-1]

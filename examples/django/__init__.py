@@ -1,0 +1,1 @@
+"""`python -m examples.django`: a Django project whose views and tasks share one lock."""

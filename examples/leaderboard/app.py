@@ -1,0 +1,49 @@
+"""A game's points depend on the games before it: reckoned in Python, recorded by one script, under a lock."""
+
+import os
+import time
+from datetime import datetime, timezone
+from functools import cache
+
+from celery import Celery
+
+from celery_rlock import LockedTask
+from examples.leaderboard.board import Board, Outdated, connect
+
+REDIS_URL = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
+BOARD_URL = os.environ.get("BOARD_URL", REDIS_URL)  # may be a Cluster, which no broker of Celery can be
+
+app = Celery("leaderboard", broker=REDIS_URL)
+app.conf.rlock_url = BOARD_URL
+
+
+@app.task(
+    base=LockedTask,
+    lock_key="board:{board}:user:{user}",
+    autoretry_for=(Outdated,),  # only after a lost lock: the user has played meanwhile, so reckon again
+    default_retry_delay=0,
+)
+def locked_game(board: int, user: str, game: str) -> None:
+    record(board_of(board), user, game)
+
+
+@app.task(autoretry_for=(Outdated,), default_retry_delay=0, max_retries=None)
+def plain_game(board: int, user: str, game: str) -> None:
+    record(board_of(board), user, game)
+
+
+def record(board: Board, user: str, game: str) -> None:
+    if not board.has(game):
+        seen = board.games(user)
+        board.record(user, game, seen, points(seen + 1), datetime.now(timezone.utc).date())
+
+
+def points(nth_game: int) -> int:
+    """Every third game counts double. A real rule asks other services, and takes its time."""
+    time.sleep(0.01)
+    return 20 if nth_game % 3 == 0 else 10
+
+
+@cache  # one client a process, made after the fork
+def board_of(number: int) -> Board:
+    return Board(connect(BOARD_URL), number)
