@@ -12,13 +12,13 @@ from tests.docs.pages import page
 
 
 def table(first_column):
-    """The rows of every table whose first column is called so: what it names, and the next cell."""
+    """The rows of every table whose first column is called so: what it names, and the other cells."""
     rows, inside = {}, False
     for line in page("docs/settings.md").prose.splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         inside = bool(cells) and (inside or cells[0] == first_column)
         if inside and cells[0].startswith("`"):
-            rows[cells[0].strip("`")] = cells[1]
+            rows[cells[0].strip("`")] = cells[1:]
     return rows
 
 
@@ -27,7 +27,7 @@ OPTIONS, OF_THE_APP, SIGNALS = table("option"), table("setting"), table("signal"
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_option_and_its_default_are_documented(name):
-    shown = OPTIONS[f"lock_{name}"].strip("`").strip('"')
+    shown = OPTIONS[f"lock_{name}"][0].strip("`").strip('"')
     if name != "key":  # its default is described in words
         assert shown == str(getattr(Options(), "from_" if name == "from" else name))
 
@@ -38,7 +38,7 @@ def test_every_setting_is_documented(name):
 
 
 def test_defaults_of_settings_are_true():
-    assert OF_THE_APP["rlock_prefix"] == f'`"{DEFAULT_PREFIX}"`'
+    assert OF_THE_APP["rlock_prefix"][0] == f'`"{DEFAULT_PREFIX}"`'
 
 
 def test_nothing_is_invented():
@@ -48,6 +48,12 @@ def test_nothing_is_invented():
 
 def test_every_signal_is_documented():
     assert set(SIGNALS) == {name for name in vars(signals) if name.startswith("lock_")}
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_what_a_signal_brings_is_documented(name):
+    for argument in getattr(signals, name).providing_args:
+        assert f"`{argument}`" in SIGNALS[name][1]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
