@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
+PEERS := .venv-peers
 
-.PHONY: help demo example-periodic example-inventory example-leaderboard example-django test faults fleet topologies lint format bench wheel-test matrix clean
+.PHONY: help demo example-periodic example-inventory example-leaderboard example-django test faults fleet topologies lint format bench bench-peers docs wheel-test release-check matrix clean
 
 help:
 	@echo "make demo        a fleet without and with the lock, side by side"
@@ -18,6 +19,9 @@ help:
 	@echo "make lint        ruff, mypy --strict and luacheck"
 	@echo "make bench       how fast it is: beside redis.lock.Lock, after a kill, from hand to hand"
 	@echo "make matrix      the tests of the lock on the oldest and the newest Python, Celery and redis-py"
+	@echo "make bench-peers beside other locks for Celery, measured into docs/comparison.md"
+	@echo "make docs        the pages of docs/ as a site, in site/"
+	@echo "make release-check sdist and wheel: built, checked, installed away from this tree, tried"
 	@echo "make wheel-test  the wheel, installed away from this tree, against the tests of the lock"
 
 demo: $(VENV)/.demo
@@ -65,6 +69,16 @@ bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.handover
 	$(BIN)/python -m benchmarks.listing
 
+# The peers have an environment of their own: they are nobody's dependency here.
+bench-peers: $(PEERS)/.peers
+	$(PEERS)/bin/python -m benchmarks.peers docs/comparison.md
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+release-check: $(VENV)/.test $(VENV)/.release
+	PYTHON=$(BIN)/python .ci/release-check
+
 wheel-test: $(VENV)/.test
 	PYTHON=$(BIN)/python .ci/wheel-test
 
@@ -78,5 +92,10 @@ $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
+$(PEERS)/.peers: pyproject.toml benchmarks/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]' -r benchmarks/peers.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest .pytest_cache .mypy_cache .ruff_cache .hypothesis dist demo-timeline.*
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(PEERS) site .pytest_cache .mypy_cache .ruff_cache .hypothesis dist demo-timeline.*
