@@ -7,15 +7,18 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 PEERS := .venv-peers
 
-.PHONY: help demo example-periodic example-inventory example-leaderboard example-django test faults lint format bench bench-peers docs wheel-test release-check clean
+.PHONY: help demo example-periodic example-inventory example-leaderboard example-django test faults fleet topologies lint format bench bench-peers docs wheel-test release-check matrix clean
 
 help:
 	@echo "make demo        a fleet without and with the lock, side by side"
 	@echo "make example-periodic, example-inventory, example-leaderboard, example-django: code to copy"
 	@echo "make test        all tests"
 	@echo "make faults      every way to end a worker, measured into docs/faults.md"
+	@echo "make fleet       what Kubernetes does to a fleet under load, measured into docs/kubernetes.md"
+	@echo "make topologies  faults of the lock server, behind Sentinel and in a Cluster too, measured into docs/deployments.md"
 	@echo "make lint        ruff, mypy --strict and luacheck"
 	@echo "make bench       how fast it is: beside redis.lock.Lock, after a kill, from hand to hand"
+	@echo "make matrix      the tests of the lock on the oldest and the newest Python, Celery and redis-py"
 	@echo "make bench-peers beside other locks for Celery, measured into docs/comparison.md"
 	@echo "make docs        the pages of docs/ as a site, in site/"
 	@echo "make release-check sdist and wheel: built, checked, installed away from this tree, tried"
@@ -43,6 +46,12 @@ faults: $(VENV)/.test
 	CELERY_RLOCK_FAULTS_TABLE=docs/faults.md $(PYTEST) -p no:xdist tests/faults
 	@cat docs/faults.md
 
+fleet: $(VENV)/.test
+	CELERY_RLOCK_FLEET_TABLE=docs/kubernetes.md $(PYTEST) -p no:xdist tests/fleet
+
+topologies: $(VENV)/.test
+	CELERY_RLOCK_TOPOLOGIES_TABLE=docs/deployments.md $(PYTEST) -p no:xdist tests/topologies
+
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -58,6 +67,7 @@ bench: $(VENV)/.test
 	$(BIN)/python -m benchmarks.cycle
 	$(BIN)/python -m benchmarks.crash
 	$(BIN)/python -m benchmarks.handover
+	$(BIN)/python -m benchmarks.listing
 
 # The peers have an environment of their own: they are nobody's dependency here.
 bench-peers: $(PEERS)/.peers
@@ -72,6 +82,9 @@ release-check: $(VENV)/.test $(VENV)/.release
 wheel-test: $(VENV)/.test
 	PYTHON=$(BIN)/python .ci/wheel-test
 
+matrix:
+	$(PYTHON) .ci/matrix
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -85,4 +98,4 @@ $(PEERS)/.peers: pyproject.toml benchmarks/peers.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) site .pytest_cache .mypy_cache .ruff_cache .hypothesis dist demo-timeline.*
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(PEERS) site .pytest_cache .mypy_cache .ruff_cache .hypothesis dist demo-timeline.*

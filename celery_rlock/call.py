@@ -10,9 +10,11 @@ from celery_rlock.core.execution import Execution, current_execution, new_delive
 from celery_rlock.core.name import Owner
 from celery_rlock.hold import Hold
 
-#: What the worker's parent process adds to a request: the delivery's name, and when it was received.
+#: What the worker's parent process adds to a request: the delivery's name, when it was received, and whether
+#: events of tasks are sent.
 DELIVERY = "rlock_delivery"
 RECEIVED = "rlock_received"
+EVENTS = "rlock_events"
 
 
 def call_of(request: Any) -> Call | None:
@@ -66,5 +68,5 @@ class Call:
         # The worker's parent names the delivery, so that it knows the owner too; else we name it here.
         delivery = self.request.get(DELIVERY) or new_delivery()
         self.received = self.request.get(RECEIVED)
-        self.forget(DELIVERY, RECEIVED)
+        self.forget(DELIVERY, RECEIVED, EVENTS)
         return Execution(Owner(self.request.hostname or "celery", delivery, self.request.id))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from celery_rlock.core.lock import check_ttl
@@ -31,6 +32,7 @@ class Hold:
         self._outside = {lease: lease.depth for lease in leases}
         self.until_postrun = until_postrun
         self.heir: Heir | None = None  #: who has the keys after us
+        self.found_busy = ""  #: when it was not to be had first, by the server's clock in microseconds
 
     @property
     def key(self) -> str:
@@ -82,6 +84,11 @@ class Hold:
         """When the last of the keys was taken, by the local monotonic clock."""
         return max(lease.since for lease in self._leases)
 
+    @property
+    def seconds(self) -> float:
+        """For how long it has been taken."""
+        return monotonic() - self.since
+
     def ensure(self) -> None:
         """Raise LockLost unless the lock is held."""
         for lease in self._leases:
@@ -108,6 +115,7 @@ class Hold:
                 self.leave()
             raise
         if busy is not None:
+            self.found_busy = self.found_busy or busy.since
             self.leave()
         return busy
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from celery_rlock.call import Call
     from celery_rlock.errors import LockLost
     from celery_rlock.options import Options
-
-logger = logging.getLogger("celery_rlock")
 
 
 @contextmanager
@@ -31,9 +28,9 @@ def _teller(
     call: Call, hold: Hold, options: Options, abort: Callable[[BaseException], None] | None
 ) -> Callable[[LockLost], None]:
     def tell(error: LockLost) -> None:
-        extra = {"key": error.key, "owner": error.owner, "task_id": call.request and call.request.id}
-        logger.error("%s: %s", call.task.name, error, extra=extra)
-        signals.lock_lost.send(sender=call.task, lock=hold, error=error)
+        signals.lock_lost.send(
+            sender=call.task, lock=hold, error=error, request=call.request, held=hold.seconds
+        )
         if abort is not None:
             abort(error)
         elif callable(options.lost):

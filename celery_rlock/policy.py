@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import NoReturn
 
 from celery.exceptions import Reject
@@ -11,6 +12,7 @@ from celery_rlock import backoff, redelivery, signals
 from celery_rlock.call import Call
 from celery_rlock.core.replies import Busy
 from celery_rlock.errors import ConfigurationError, LockBusy, LockUnavailable
+from celery_rlock.logs import tell
 from celery_rlock.options import BUSY_ACTIONS, Options
 from celery_rlock.skip import skip
 from celery_rlock.waiter import (
@@ -20,20 +22,34 @@ from celery_rlock.waiter import (
     UNAVAILABLE_ATTEMPTS,
     WAITS_FOR,
     schedule_again,
+    waited,
 )
 
-logger = logging.getLogger("celery_rlock")
+
+def telling_of_the_first_busy(call: Call, attempt: Callable[[], Busy | None]) -> Callable[[], Busy | None]:
+    """The same attempt, of a call that waits in place: that it must is told once."""
+    told = False
+
+    def attempt_and_tell() -> Busy | None:
+        nonlocal told
+        busy = attempt()
+        if busy is not None and not told:
+            told = True
+            _tell_busy(call, busy, LockBusy(busy.name.key, busy.holder, busy.lease_left), "wait")
+        return busy
+
+    return attempt_and_tell
 
 
 def on_busy(call: Call, options: Options, busy: Busy) -> NoReturn:
     """End this attempt as `lock_busy` says; a copy of the holder's own message waits, whatever it says."""
     error = LockBusy(busy.name.key, busy.holder, busy.lease_left)
     if redelivery.is_held_by_copy(call, busy):
-        _log(logging.INFO, call, "is delivered again, and waits", error)
+        text = "Task %s[%s] is delivered again, and waits: %s"
+        tell(logging.INFO, text, call.task, call.request, error, key=error.key, owner=call.execution.owner)
         _wait(call, options, busy, error, COPY_ATTEMPTS, store=False)
     action = _busy_action(call, options, error)
-    _log(logging.INFO, call, action, error)
-    signals.lock_busy.send(sender=call.task, error=error, action=action)
+    _tell_busy(call, busy, error, action)
     if action == "retry":
         _wait(call, options, busy, error, BUSY_ATTEMPTS)
     if action == "skip":
@@ -46,8 +62,10 @@ def on_busy(call: Call, options: Options, busy: Busy) -> NoReturn:
 def on_unavailable(call: Call, options: Options, error: LockUnavailable) -> None:
     """End this attempt as `lock_unavailable` says; returns when the task is to run without the lock."""
     action = options.unavailable
-    _log(logging.WARNING, call, action, error)
-    signals.lock_unavailable.send(sender=call.task, error=error, action=action)
+    owner = str(call.execution.owner)
+    signals.lock_unavailable.send(
+        sender=call.task, error=error, action=action, request=call.request, owner=owner
+    )
     if action == "retry" and call.by_message:
         attempts = call.attempts(UNAVAILABLE_ATTEMPTS)
         schedule_again(call, error, backoff.delay(options, attempts), {UNAVAILABLE_ATTEMPTS: attempts + 1})
@@ -77,7 +95,8 @@ def _busy_action(call: Call, options: Options, busy: LockBusy) -> str:
     return action
 
 
-def _log(level: int, call: Call, action: str, error: LockBusy | LockUnavailable) -> None:
-    task_id = call.request and call.request.id
-    extra = {"key": error.key, "owner": str(call.execution.owner), "task_id": task_id}
-    logger.log(level, "Task %s[%s] %s: %s", call.task.name, task_id, action, error, extra=extra)
+def _tell_busy(call: Call, busy: Busy, error: LockBusy, action: str) -> None:
+    owner, seconds = str(call.execution.owner), waited(call, busy.since)
+    signals.lock_busy.send(
+        sender=call.task, error=error, action=action, request=call.request, owner=owner, waited=seconds
+    )

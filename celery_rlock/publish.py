@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from kombu.serialization import dumps, loads
 
 from celery_rlock import settings
 from celery_rlock.core.execution import new_delivery
+from celery_rlock.core.log import about, logger
 from celery_rlock.core.name import QUEUED, Name, Owner
 from celery_rlock.core.replies import Busy
 from celery_rlock.core.scripts import Scripts
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from celery_rlock.options import Options
     from celery_rlock.plan import Plan
-
-logger = logging.getLogger("celery_rlock")
 
 #: What Celery gives to the members of a chain, group or chord, and what hangs on a task's end.
 _COMPANY = ("chain", "chord", "group_id", "root_id", "parent_id", "link", "link_error")
@@ -65,11 +63,16 @@ def publish_once(
     except LockUnavailable as error:
         if plan.options.unavailable == "fail":
             raise
-        logger.warning("%s[%s] is published without its lock: %s", task.name, message.task_id, error)
+        who = about(error.key, queued.owner, message.task_id)
+        text = "Task %s[%s] is published without its lock: %s"
+        logger.warning(text, task.name, message.task_id, error, extra=who)
         busy = []
     if len(busy) == len(names) and _is_duplicate(task, message, busy):
         first = busy[0]
-        logger.info("%s is not published: %s has lock %r", task.name, first.holder, first.name.key)
+        who = about(first.name.key, first.holder, first.task_id)
+        logger.info(
+            "Task %s is not published: %s has lock %r", task.name, first.holder, first.name.key, extra=who
+        )
         if plan.options.duplicate == "raise":
             raise DuplicateTask(first.name.key, first.task_id, first.holder)
         return task.AsyncResult(first.task_id)  # type: ignore[no-any-return]
@@ -103,14 +106,14 @@ class _Queued:
     """The keys of a task that is being published: all of them, or none."""
 
     def __init__(self, scripts: Scripts, names: list[Name], owner: Owner) -> None:
-        self._scripts, self._names, self._owner = scripts, names, owner
+        self._scripts, self._names, self.owner = scripts, names, owner
 
     def take(self, lease: float, task: str) -> list[Busy]:
         """Take them. If any is busy, none is taken: those that are."""
         busy = []
         try:
             for name in self._names:
-                reply = self._scripts.acquire(name, self._owner, 1, lease, task)
+                reply = self._scripts.acquire(name, self.owner, 1, lease, task)
                 if isinstance(reply, Busy):
                     busy.append(reply)
         except BaseException:
@@ -123,9 +126,10 @@ class _Queued:
     def free(self) -> None:
         for name in self._names:
             try:
-                self._scripts.release(name, self._owner, 0)
+                self._scripts.release(name, self.owner, 0)
             except LockUnavailable as error:
-                logger.warning("could not release lock %r, its lease ends it: %s", name.key, error)
+                who = about(name.key, self.owner, self.owner.task_id)
+                logger.warning("could not release lock %r, its lease ends it: %s", name.key, error, extra=who)
 
 
 def _is_duplicate(task: Any, message: Message, busy: list[Busy]) -> bool:

@@ -6,7 +6,6 @@ for `lock_until="postrun"`, and for a `finally` that was itself interrupted.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,12 +15,11 @@ from celery.signals import task_postrun
 
 from celery_rlock import redelivery, settings
 from celery_rlock.call import Call, call_of
+from celery_rlock.core.log import about, logger
 from celery_rlock.errors import LockUnavailable
 from celery_rlock.hold import Hold
 from celery_rlock.publish import free_queued
 from celery_rlock.signals import lock_released, run_ended
-
-logger = logging.getLogger("celery_rlock")
 
 
 def release_lock(sender: Any, signal: Any, call: Call | None = None, **fields: Any) -> None:
@@ -34,7 +32,7 @@ def release_lock(sender: Any, signal: Any, call: Call | None = None, **fields: A
         elif request is not None:
             _end_without_run(sender, request, fields.get("state"))
     elif call is not None and call.hold is not None and not call.hold.until_postrun:
-        _release(sender, call.hold, partial(_leave_early, call, call.hold))
+        _release(call, call.hold, partial(_leave_early, call, call.hold))
 
 
 def _leave_early(call: Call, lock: Hold) -> None:
@@ -48,7 +46,7 @@ def _end(call: Call, state: str | None, result: object) -> None:
     lock = call.hold
     if lock is not None:
         finished = call.by_message and redelivery.has_ended(state, result)
-        _release(call.task, lock, partial(lock.finish, call.request.retries) if finished else lock.leave)
+        _release(call, lock, partial(lock.finish, call.request.retries) if finished else lock.leave)
     _release_left_over(call)
 
 
@@ -64,16 +62,22 @@ def _end_without_run(task: Any, request: Any, state: str | None) -> None:
         free_queued(scripts, names, request.id)
 
 
-def _release(task: Any, lock: Hold, leave: Callable[[], None]) -> None:
+def _release(call: Call, lock: Hold, leave: Callable[[], None]) -> None:
     """Leave the lock if this call is in it. A server that does not answer is left to the lease."""
     if not lock.entered:
         return
     try:
         leave()
     except LockUnavailable as error:
-        logger.warning("could not release lock %r, its lease ends it: %s", lock.key, error)
+        _could_not_release(call, lock.key, error)
     if not lock.entered:
-        lock_released.send(sender=task, lock=lock)
+        lock_released.send(sender=call.task, lock=lock, request=call.request, held=lock.seconds)
+
+
+def _could_not_release(call: Call, key: str, error: LockUnavailable) -> None:
+    owner = call.execution.owner
+    extra = about(key, owner, owner.task_id)
+    logger.warning("could not release lock %r, its lease ends it: %s", key, error, extra=extra)
 
 
 def _release_left_over(call: Call) -> None:
@@ -81,11 +85,12 @@ def _release_left_over(call: Call) -> None:
     if not call.by_message:
         return
     for lease in call.execution.leases():
-        logger.warning("task %s never released lock %r", call.task.name, lease.name.key)
+        who = about(lease.name.key, lease.owner, call.request.id)
+        logger.warning("task %s never released lock %r", call.task.name, lease.name.key, extra=who)
         try:
             call.execution.leave(lease, 0)
         except LockUnavailable as error:
-            logger.warning("could not release lock %r, its lease ends it: %s", lease.name.key, error)
+            _could_not_release(call, lease.name.key, error)
 
 
 run_ended.connect(release_lock, weak=False, dispatch_uid="celery_rlock.release")

@@ -11,7 +11,7 @@ from celery import Task, states
 from celery.utils import uuid
 
 import celery_rlock.release  # noqa: F401 - connects the release handler
-from celery_rlock import policy, publish, redelivery, settings, signals
+from celery_rlock import listeners, policy, publish, redelivery, settings, signals
 from celery_rlock.call import Call
 from celery_rlock.core.execution import running
 from celery_rlock.core.waiting import patient, wait
@@ -21,7 +21,7 @@ from celery_rlock.hold import Hold, current_lock, holding
 from celery_rlock.lost import watched
 from celery_rlock.options import Options
 from celery_rlock.plan import Plan
-from celery_rlock.waiter import WAITER_HEADERS
+from celery_rlock.waiter import WAITER_HEADERS, waited
 from celery_rlock.worker import steps
 
 if TYPE_CHECKING:
@@ -137,17 +137,21 @@ def _acquire(call: Call, options: Options, hold: Hold, scripts: Scripts) -> None
         policy.on_busy(call, options, busy)
     if options.max_hold is not None:
         hold.renew_for(options.max_hold)
+    seconds = waited(call, max(hold.tokens.values()))
     call.forget(*WAITER_HEADERS)
-    signals.lock_acquired.send(sender=call.task, lock=hold)
+    listeners.attend(call.request, seconds)
+    signals.lock_acquired.send(sender=call.task, lock=hold, request=call.request, waited=seconds)
 
 
 def _wait_for(call: Call, options: Options, hold: Hold, scripts: Scripts) -> Busy | None:
     # Without a message to schedule again, waiting here is the only way to retry; a lease is the bound.
     in_place = not call.by_message
+    longest = max(options.wait, options.ttl) if in_place and options.busy == "retry" else options.wait
     attempt: Callable[[], Busy | None] = partial(hold.enter, options.ttl, options.replicas)
+    if longest > 0:
+        attempt = policy.telling_of_the_first_busy(call, attempt)
     if in_place and options.unavailable == "retry":
         attempt = patient(attempt, scripts)
-    longest = max(options.wait, options.ttl) if in_place and options.busy == "retry" else options.wait
     return wait(attempt, scripts, call.execution.owner, longest)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -10,9 +9,8 @@ from typing import Any, NoReturn
 from celery.exceptions import Ignore, Reject
 
 from celery_rlock.call import Call
+from celery_rlock.core.log import about, logger
 from celery_rlock.errors import RLockError
-
-logger = logging.getLogger("celery_rlock")
 
 #: Headers of the message that count how often its task was scheduled again, and why.
 BUSY_ATTEMPTS = "rlock_attempts"
@@ -35,6 +33,17 @@ _LONGEST_PAUSE = 5.0
 def is_waiter(headers: Mapping[str, Any]) -> bool:
     """Whether a message with these headers is one that was scheduled again."""
     return any(headers.get(header) for header in ATTEMPTS)
+
+
+def waited(call: Call, until: int | str) -> float:
+    """Seconds since this task found its lock busy first, in this delivery or before; 0 when it did not.
+
+    By the server's clock in microseconds, which busy answers and tokens tell: clocks of workers differ.
+    """
+    since = call.header(SINCE) or (call.hold.found_busy if call.hold is not None else "")
+    if not since:
+        return 0.0
+    return max(0.0, (int(until or since) - int(since)) / 1e6)
 
 
 class Waiting(Ignore):
@@ -77,7 +86,10 @@ def _publish(call: Call, signature: Any) -> None:
         except Exception as error:
             if call.task.acks_late:
                 raise Reject(error, requeue=True) from error
-            logger.warning("could not schedule %s again, trying on: %s", call.request.id, error)
+            who = about(
+                str(signature.options["headers"].get(WAITS_FOR)), call.execution.owner, call.request.id
+            )
+            logger.warning("could not schedule %s again, trying on: %s", call.request.id, error, extra=who)
             time.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
         else:

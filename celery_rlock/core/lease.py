@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
+from celery_rlock.core.log import about, logger
 from celery_rlock.core.name import Name, Owner
 from celery_rlock.core.renewal import renewer
 from celery_rlock.core.replies import Busy, Heir, Taken
 from celery_rlock.core.scripts import Scripts
 from celery_rlock.errors import LockLost, LockUnavailable
-
-logger = logging.getLogger("celery_rlock")
 
 _TOO_EARLY = 2
 
@@ -43,6 +41,11 @@ class Lease:
     @property
     def held(self) -> bool:
         return self.depth > 0 and self.lost is None and monotonic() < self.deadline
+
+    @property
+    def described(self) -> dict[str, object]:
+        """What a line in the log says of it, beside its text."""
+        return about(self.name.key, self.owner, self.owner.task_id)
 
     def enter(self, ttl: float, replicas: int = 0) -> Busy | None:
         """Go one deeper. Busy says who is in instead; None that we are.
@@ -148,7 +151,7 @@ class Lease:
         try:
             self.scripts.undo(self.name, self.owner, depth)
         except Exception as error:  # noqa: BLE001 - the first error is the one to tell; the lease ends ours
-            logger.debug("could not undo the acquire of %r: %s", self.name.key, error)
+            logger.debug("could not undo the acquire of %r: %s", self.name.key, error, extra=self.described)
 
 
 def _tell(callbacks: tuple[LostCallback, ...], lost: LockLost) -> None:

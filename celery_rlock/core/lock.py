@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from celery_rlock.core.execution import Execution, current_execution
-from celery_rlock.core.lease import Lease, logger
+from celery_rlock.core.lease import Lease
+from celery_rlock.core.log import logger
 from celery_rlock.core.scripts import Scripts
 from celery_rlock.core.waiting import wait
 from celery_rlock.errors import ConfigurationError, LockLost, LockNotHeld, LockUnavailable
@@ -57,7 +58,8 @@ class RLock:
         try:
             execution.leave(lease, lease.depth - 1)
         except LockUnavailable as error:
-            logger.warning("could not release lock %r, its lease ends it: %s", self.key, error)
+            text = "could not release lock %r, its lease ends it: %s"
+            logger.warning(text, self.key, error, extra=lease.described)
         if lease.lost is not None:
             raise LockNotHeld(self.key, str(execution.owner)) from lease.lost
 
@@ -119,7 +121,8 @@ class RLock:
         except LockNotHeld:
             if error is None:
                 raise
-            logger.warning("lock %r was lost before its block failed", self.key)
+            extra = self._mine()[1].described
+            logger.warning("lock %r was lost before its block failed", self.key, extra=extra)
 
     def __repr__(self) -> str:
         return f"<RLock {self.key!r} depth={self.depth}>"

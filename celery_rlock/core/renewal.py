@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import threading
@@ -10,10 +9,10 @@ from collections import defaultdict
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from celery_rlock.core.log import logger
+
 if TYPE_CHECKING:
     from celery_rlock.core.lease import Lease
-
-logger = logging.getLogger("celery_rlock")
 
 _PAUSE_AFTER_ERROR = 0.5
 
@@ -99,7 +98,8 @@ class Renewer:
         elif answer is False:
             self._lose(lease, "somebody else released or took it")
         else:
-            logger.warning("could not renew lock %r of %s, trying again: %s", *_who(lease), answer)
+            text = "could not renew lock %r of %s, trying again: %s"
+            logger.warning(text, lease.name.key, lease.owner, answer, extra=lease.described)
             self._postpone(lease, min(lease.deadline, monotonic() + min(lease.ttl / 12, 1.0)))
 
     def _postpone(self, lease: Lease, due: float) -> None:
@@ -112,10 +112,6 @@ class Renewer:
             held = self._due.pop(lease, None) is not None
         if held:
             lease.lose(reason)
-
-
-def _who(lease: Lease) -> tuple[str, str]:
-    return lease.name.key, str(lease.owner)
 
 
 renewer = Renewer()

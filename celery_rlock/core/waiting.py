@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import threading
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from celery_rlock.core.listener import Ears, listener_of
+from celery_rlock.core.log import about, logger
 from celery_rlock.core.name import Name, Owner
 from celery_rlock.core.replies import Busy
 from celery_rlock.core.scripts import Scripts
@@ -19,8 +19,6 @@ from celery_rlock.errors import LockUnavailable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-logger = logging.getLogger("celery_rlock")
 
 Attempt = Callable[[], Busy | None]
 
@@ -66,6 +64,7 @@ class _Turn:
         self.taken = False
         self._scripts = scripts
         self._listener = listener_of(scripts)
+        self._about = about(name.key, owner, owner.task_id)
         self._place = self._listener.place(name, owner, since, _KEEP_PLACE)
         self._has_place = False
         self._may_have_come = threading.Event()
@@ -111,7 +110,8 @@ class _Turn:
         try:
             self._scripts.give_up(self._place)
         except LockUnavailable as unavailable:
-            logger.debug("could not give up the place of %s: %s", self._place.waiter, unavailable)
+            text = "could not give up the place of %s: %s"
+            logger.debug(text, self._place.waiter, unavailable, extra=self._about)
 
 
 def _pauses() -> Iterator[float]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 
+from celery_rlock.core.log import logger
 from celery_rlock.errors import LockUnavailable
-
-logger = logging.getLogger("celery_rlock")
 
 _LOOK_EVERY = 0.02
 _TRY_FOR = 60.0

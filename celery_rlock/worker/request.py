@@ -9,13 +9,16 @@ from celery.signals import task_revoked
 from celery.worker.request import Request
 
 from celery_rlock import settings
-from celery_rlock.call import DELIVERY, RECEIVED
+from celery_rlock.call import DELIVERY, EVENTS, RECEIVED
 from celery_rlock.core.execution import new_delivery
+from celery_rlock.core.log import about, logger
 from celery_rlock.core.name import Name, Owner
+from celery_rlock.events import sends_task_events
 from celery_rlock.plan import Plan
 from celery_rlock.publish import free_queued
 from celery_rlock.skip import Skipped
 from celery_rlock.waiter import Waiting, is_waiter
+from celery_rlock.worker import overtaken
 from celery_rlock.worker.children import is_child, is_gone
 from celery_rlock.worker.errands import errands
 from celery_rlock.worker.reaper import look_after_children
@@ -52,6 +55,7 @@ class LockedRequestMixin(_Request):
         self._rlock_delivery = new_delivery()
         self._request_dict[DELIVERY] = self._rlock_delivery
         self._request_dict[RECEIVED] = time.time()
+        self._request_dict[EVENTS] = self.task.send_events and sends_task_events(self.eventer)
         if self.delivery_info.get("redelivered"):
             self.announce_copy()
 
@@ -73,6 +77,7 @@ class LockedRequestMixin(_Request):
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         self._rlock_child = pid if is_child(pid) else None
+        overtaken.begins(self)
         super().on_accepted(pid, time_accepted)
         if self._rlock_child is not None:
             look_after_children()
@@ -86,7 +91,7 @@ class LockedRequestMixin(_Request):
         if isinstance(exc_info.exception, Skipped):
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
             task_revoked.send(self.task, request=self._context, terminated=False, signum=None, expired=False)
-        elif isinstance(exc_info.exception, Waiting):
+        elif isinstance(exc_info.exception, Waiting) and not overtaken.is_overtaken(self):
             self.send_event("task-retried", exception=str(exc_info.exception), traceback="")
         elif died:
             self._rlock_release_when_dead()
@@ -141,7 +146,9 @@ class LockedRequestMixin(_Request):
     def _rlock_release(self) -> None:
         scripts = settings.server(self._app)
         for name in self.rlock_names():
-            scripts.release(name, self.rlock_owner, 0)
+            if scripts.release(name, self.rlock_owner, 0) == 1:
+                who = about(name.key, self.rlock_owner, self.id)
+                logger.warning("released lock %r of %s, which died", name.key, self.rlock_owner, extra=who)
         self.free_queued()
 
     @property

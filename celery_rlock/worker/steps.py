@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import celery_rlock.worker.control  # noqa: F401 - registers what `celery inspect` and `celery control` can ask
 from celery_rlock.worker.check import CheckSettings
 from celery_rlock.worker.connection import AnnounceCopies
 from celery_rlock.worker.reaper import Reaper

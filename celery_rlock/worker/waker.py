@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -10,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from celery_rlock import settings
 from celery_rlock.core.listener import Ears, Listener, listener_of
+from celery_rlock.core.log import about, logger
 from celery_rlock.errors import LockUnavailable
 from celery_rlock.worker.waiter import Waiter
 
 if TYPE_CHECKING:
     from celery_rlock.core.scripts import Scripts
-
-logger = logging.getLogger("celery_rlock")
 
 _TIME_TO_LEAVE = 1.0
 _TIME_TO_GATHER = 0.1
@@ -137,4 +135,5 @@ def _give_up(waiters: list[Waiter], scripts: Scripts, listener: Listener) -> Non
             try:
                 scripts.give_up(waiter.place)
             except LockUnavailable as error:
-                logger.debug("could not give up the place of %s: %s", waiter.request.id, error)
+                who = about(error.key, waiter.request.rlock_owner, waiter.request.id)
+                logger.debug("could not give up the place of %s: %s", waiter.request.id, error, extra=who)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 from celery.utils.quorum_queues import detect_quorum_queues
 
+from celery_rlock.core.log import logger
 from celery_rlock.worker.waker import Waker
 
 if TYPE_CHECKING:
     from celery import Celery
-
-logger = logging.getLogger("celery_rlock")
 
 _waker: Waker | None = None
 _said: set[str] = set()

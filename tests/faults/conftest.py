@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from celery import Celery, states
@@ -18,32 +16,26 @@ from tests.faults import table, watching
 from tests.faults.fleet import PROJ, Sent, make_worker, show
 from tests.support.processes import wait_until
 from tests.support.rabbit import Rabbit
+from tests.support.table import Table
 from tests.support.workers import Worker
 
 BROKERS = ["redis", "rabbitmq"]
-TABLE = "CELERY_RLOCK_FAULTS_TABLE"
 WITHIN = 20.0
-ROWS = pytest.StashKey[list]()
+ENDINGS = pytest.StashKey[Table]()
 
 
 def pytest_configure(config):
-    config.stash[ROWS] = []
+    config.stash[ENDINGS] = Table("how it ended", "faults", "CELERY_RLOCK_FAULTS_TABLE", table.TITLES)
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """The table, where the tests ran in this process (with xdist each process has a part of it)."""
-    rows = config.stash.get(ROWS, [])
-    if rows:
-        terminalreporter.section("how it ended")
-        terminalreporter.write_line(table.markdown(rows))
-    if rows and (path := os.environ.get(TABLE)):
-        table.write(rows, Path(path))
+    config.stash[ENDINGS].tell(terminalreporter)
 
 
 @pytest.fixture(scope="session")
 def rows(pytestconfig):
     """Of the table of endings; a test that measures one adds to it."""
-    return pytestconfig.stash[ROWS]
+    return pytestconfig.stash[ENDINGS].rows
 
 
 @pytest.fixture(scope="session")

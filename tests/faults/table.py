@@ -1,17 +1,10 @@
-"""The table of endings: what the tests of crashes measured, as Markdown."""
+"""A row of the table of endings: what the tests of crashes measured."""
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import celery
-import kombu
-
-BEGIN = "<!-- measured: make faults writes everything below -->"
 TITLES = (
     "how it ended",
     "pool",
@@ -42,21 +35,3 @@ def _figure(values: list[float]) -> str:
     if len(values) == 1:
         return f"{values[0]:.0f}"
     return f"p50 {statistics.median(values):.0f}, worst {max(values):.0f}"
-
-
-def markdown(rows: list[Row]) -> str:
-    lines = [TITLES, ("---",) * len(TITLES), *(row.cells() for row in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n\n" + _where()
-
-
-def _where() -> str:
-    return (
-        f"Python {platform.python_version()}, Celery {celery.__version__}, kombu {kombu.__version__}, "
-        f"{os.cpu_count()} cores, everything on one machine.\n"
-    )
-
-
-def write(rows: list[Row], path: Path) -> None:
-    """Put the table in the place of the one at `path`; what stands before it stays."""
-    before = path.read_text().partition(BEGIN)[0] if path.exists() else ""
-    path.write_text(f"{before}{BEGIN}\n\n{markdown(rows)}")

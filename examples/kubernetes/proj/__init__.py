@@ -1,0 +1,5 @@
+"""`celery -A proj …` finds the app here."""
+
+from proj.celery import app
+
+__all__ = ["app"]

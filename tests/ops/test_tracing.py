@@ -1,0 +1,168 @@
+"""Waiting and holding show on the current OpenTelemetry span, and nowhere if there is none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from celery import Celery
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from celery_rlock import LockBusy, LockedTask, RLock, tracing
+from tests.support.daemon import ROOT
+from tests.support.processes import free_port, wait_until
+
+
+@pytest.fixture
+def app(server):
+    app = Celery("traced", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app.conf.update(rlock_url=server.url)
+    return app
+
+
+@pytest.fixture
+def spans():
+    """The finished spans of a block: `with spans.span(): …`, then `spans.events()`."""
+    return Spans(TracerProvider())
+
+
+class Spans:
+    def __init__(self, provider):
+        self._exporter = InMemorySpanExporter()
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self._tracer = provider.get_tracer("tests")
+
+    def span(self):
+        return self._tracer.start_as_current_span("task")
+
+    @property
+    def finished(self):
+        [span] = self._exporter.get_finished_spans()
+        return span
+
+    def events(self):
+        return {event.name: dict(event.attributes) for event in self.finished.events}
+
+
+def test_a_run_shows_its_lock_and_for_how_long_it_held_it(app, spans):
+    @app.task(base=LockedTask, bind=True, shared=False, lock_key="k")
+    def work(self):
+        return self.lock.owner, self.lock.token
+
+    with spans.span():
+        owner, token = work.apply().get()
+    attributes = spans.finished.attributes
+    assert (attributes["celery_rlock.key"], attributes["celery_rlock.owner"]) == ("k", owner)
+    assert (attributes["celery_rlock.token"], attributes["celery_rlock.waited"]) == (token, 0)
+    assert attributes["celery_rlock.held"] >= 0
+    assert list(spans.events()) == ["lock acquired", "lock released"]
+
+
+def test_waiting_shows_from_the_busy_answer_to_the_lock(app, spans, server):
+    @app.task(base=LockedTask, shared=False, lock_key="k", lock_wait=20)
+    def work():
+        return 5
+
+    with held(server, "k", seconds=0.3), spans.span():
+        assert work.apply().get() == 5
+    assert list(spans.events()) == ["lock busy", "lock acquired", "lock released"]
+    assert spans.events()["lock busy"]["celery_rlock.action"] == "wait"
+    assert spans.finished.attributes["celery_rlock.waited"] > 0
+
+
+def test_a_busy_attempt_shows_who_holds_the_lock(app, spans, server):
+    @app.task(base=LockedTask, shared=False, lock_key="k", lock_busy="fail")
+    def work():
+        return 5
+
+    with held(server, "k"), spans.span(), pytest.raises(LockBusy):
+        work()
+    [(name, attributes)] = spans.events().items()
+    assert (name, attributes["celery_rlock.action"]) == ("lock busy", "fail")
+    assert "thread-" in attributes["celery_rlock.holder"]
+
+
+def test_a_loss_shows_on_the_span_of_the_run_though_another_thread_tells_it(app, spans, client):
+    """Semantics 8: and on the span."""
+
+    @app.task(base=LockedTask, bind=True, shared=False, lock_key="k", lock_ttl=0.6)
+    def work(self):
+        client.delete("rlock:{k}")
+        span = tracing._spans[self.lock]
+        wait_until(lambda: any(event.name == "lock lost" for event in span.events), what="the loss")
+
+    with spans.span():
+        work.apply().get()
+    assert spans.events()["lock lost"]["celery_rlock.key"] == "k"
+
+
+def test_a_server_that_cannot_be_reached_shows(app, spans):
+    app.conf.rlock_url = f"redis://127.0.0.1:{free_port()}/0"
+
+    @app.task(base=LockedTask, shared=False, lock_key="k", lock_unavailable="run")
+    def work():
+        return 5
+
+    with spans.span():
+        assert work.apply().get() == 5
+    assert spans.events()["lock unavailable"]["celery_rlock.action"] == "run"
+
+
+def test_a_span_that_is_not_recorded_costs_nothing_and_keeps_nothing(app):
+    @app.task(base=LockedTask, shared=False, lock_key="k")
+    def work():
+        return len(tracing._spans)
+
+    spans = Spans(TracerProvider(sampler=ALWAYS_OFF))
+    with spans.span():
+        assert work.apply().get() == 0
+    assert work.apply().get() == 0
+
+
+WITHOUT = """
+import sys
+sys.modules["opentelemetry"] = None
+from celery import Celery
+from celery_rlock import LockedTask
+app = Celery("bare", broker="memory://", backend="cache+memory://")
+app.conf.rlock_url = sys.argv[1]
+@app.task(base=LockedTask, lock_key="k")
+def work():
+    return 5
+
+assert work.apply().get() == 5
+assert "opentelemetry.trace" not in sys.modules
+"""
+
+
+def test_without_opentelemetry_a_locked_task_runs_as_before(server):
+    command = [sys.executable, "-c", WITHOUT, server.url]
+    ended = subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+class held:  # noqa: N801 - reads as a sentence
+    """Inside, somebody else holds the key; or for so many seconds."""
+
+    def __init__(self, server, key, seconds=20):
+        self._lock, self._over = RLock(key, client=server.client()), threading.Event()
+        self._thread = threading.Thread(target=self._hold, args=(seconds,))
+        self._taken = threading.Event()
+
+    def _hold(self, seconds):
+        with self._lock:
+            self._taken.set()
+            self._over.wait(seconds)
+
+    def __enter__(self):
+        self._thread.start()
+        assert self._taken.wait(10)
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()

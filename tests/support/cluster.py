@@ -1,0 +1,219 @@
+"""A Redis Cluster: three primaries, a replica for each."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import redis
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
+from redis.crc import key_slot
+
+from tests.support.processes import free_port, wait_until
+from tests.support.servers import Kind, Server
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+PRIMARIES = 3
+NODE_TIMEOUT_MS = 1000
+#: Roomy: a failover takes two to three seconds on a quiet machine.
+WITHIN = 40.0
+
+
+class ClusterNode(Server):
+    """A member; its identity outlives a restart, its data does not."""
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(
+            kind,
+            cluster_enabled="yes",
+            cluster_port=free_port(),
+            cluster_node_timeout=NODE_TIMEOUT_MS,
+            repl_diskless_sync_delay=0,
+        )
+
+    @property
+    def bus(self) -> int:
+        return int(self._flags["cluster_port"])
+
+    @property
+    def id(self) -> str:
+        return str(self.run("MYID"))
+
+    def run(self, *words: object) -> object:
+        """A subcommand of CLUSTER, its answer as it is."""
+        with self.client(decode_responses=True) as client:
+            return client.execute_command("CLUSTER", *words)
+
+    def says_ok(self) -> bool:
+        return self._state().get("cluster_state") == "ok"
+
+    def _state(self) -> dict[str, str]:
+        with contextlib.suppress(redis.RedisError), self.client() as client:
+            return client.cluster("INFO")
+        return {}
+
+    def knows(self) -> int:
+        return int(self._state().get("cluster_known_nodes", 0))
+
+    def is_primary(self) -> bool:
+        with contextlib.suppress(redis.RedisError), self.client() as client:
+            return client.info("replication")["role"] == "master"
+        return False
+
+    def follows_somebody(self) -> bool:
+        with contextlib.suppress(redis.RedisError), self.client() as client:
+            return client.info("replication").get("master_link_status") == "up"
+        return False
+
+    def slots(self) -> list[range]:
+        """Those it serves, as it says itself."""
+        lines = str(self.run("NODES")).splitlines()
+        words = next(line.split() for line in lines if "myself" in line)[8:]
+        ends = [word.split("-") for word in words if not word.startswith("[")]
+        return [range(int(pair[0]), int(pair[-1]) + 1) for pair in ends]
+
+
+class Cluster:
+    """Six nodes; who of them is a primary changes with each failover."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.nodes = [ClusterNode(kind) for _ in range(2 * PRIMARIES)]
+        self._running = ExitStack()
+
+    @classmethod
+    def start(cls, kind: Kind) -> Cluster:
+        """A cluster in which all slots are served and every replica follows."""
+        cluster = cls(kind)
+        try:
+            for node in cluster.nodes:
+                cluster._running.enter_context(node).launch()
+            for node in cluster.nodes:
+                node.await_ready()
+            cluster._join()
+            cluster.await_calm()
+        except BaseException:
+            cluster.stop()
+            raise
+        return cluster
+
+    def _join(self) -> None:
+        primaries, replicas = self.nodes[:PRIMARIES], self.nodes[PRIMARIES:]
+        share = -(-SLOTS // PRIMARIES)
+        for number, node in enumerate(primaries):
+            node.run("ADDSLOTSRANGE", number * share, min(SLOTS, (number + 1) * share) - 1)
+            node.run("SET-CONFIG-EPOCH", number + 1)
+        for node in self.nodes[1:]:
+            node.run("MEET", "127.0.0.1", self.nodes[0].port, self.nodes[0].bus)
+        wait_until(
+            lambda: all(node.knows() == len(self.nodes) for node in self.nodes), timeout=WITHIN, what="gossip"
+        )
+        for primary, replica in zip(primaries, replicas, strict=True):
+            replica.run("REPLICATE", primary.id)
+
+    @property
+    def hosts(self) -> list[str]:
+        return [f"127.0.0.1:{node.port}" for node in self.nodes]
+
+    @property
+    def url(self) -> str:
+        """As `rlock_url` takes it; half of the nodes are enough to find the others."""
+        return f"redis+cluster://{','.join(self.hosts[:PRIMARIES])}"
+
+    @property
+    def primaries(self) -> list[ClusterNode]:
+        return [node for node in self.nodes if node.running and node.is_primary() and node.slots()]
+
+    def primary_of(self, key: str) -> ClusterNode:
+        """Who serves the slot of this Redis key."""
+        return self.owner_of(key_slot(key.encode()))
+
+    def owner_of(self, slot: int) -> ClusterNode:
+        return next(node for node in self.primaries if any(slot in part for part in node.slots()))
+
+    def replica_of(self, primary: ClusterNode) -> ClusterNode:
+        ports = [
+            entry["port"] for entry in primary.client().info("replication").values() if _is_replica(entry)
+        ]
+        return next(node for node in self.nodes if node.port in ports)
+
+    def key_on(self, primary: ClusterNode, stem: str) -> str:
+        """A lock's key, beginning with `stem`, whose slot this primary serves."""
+        parts = primary.slots()
+        keys = (f"{stem}-{number}" for number in range(SLOTS))
+        return next(key for key in keys if any(key_slot(key.encode()) in part for part in parts))
+
+    def await_failover(self, old: ClusterNode, key: str) -> ClusterNode:
+        """The new owner of the key's slot, once every living node says that all is well."""
+        slot = key_slot(key.encode())
+
+        def taken_over() -> ClusterNode | None:
+            owner = next((n for n in self.primaries if any(slot in part for part in n.slots())), None)
+            return owner if owner is not None and owner is not old and self._is_well() else None
+
+        return wait_until(taken_over, timeout=WITHIN, what="a replica to take over")
+
+    def demote(self, primary: ClusterNode) -> None:
+        """A failover on command: who was the primary lives on, as a replica."""
+        self.replica_of(primary).run("FAILOVER")
+
+    def await_calm(self) -> None:
+        """All nodes run, all slots are served, every replica follows its primary."""
+
+        def calm() -> bool:
+            roles = [node.is_primary() or node.follows_somebody() for node in self.nodes]
+            return all(roles) and len(self.primaries) == PRIMARIES and self._is_well()
+
+        wait_until(calm, timeout=WITHIN, what="the cluster to be whole", every=0.1)
+
+    def _is_well(self) -> bool:
+        return all(node.says_ok() for node in self.nodes if node.running)
+
+    def mend(self) -> None:
+        """Start what is dead again (it finds its place by itself) and wait for calm."""
+        for node in self.nodes:
+            if not node.running:
+                node.started()
+        self.await_calm()
+
+    def stop(self) -> None:
+        self._running.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class Migration:
+    """A slot on its way from its primary to another one, step by step."""
+
+    def __init__(self, cluster: Cluster, key: str, target: ClusterNode | None = None) -> None:
+        self.slot = key_slot(key.encode())
+        self._nodes = cluster.primaries
+        self.source = cluster.owner_of(self.slot)
+        self.target = target or next(node for node in self._nodes if node is not self.source)
+
+    def begin(self) -> None:
+        """From now on the source sends those who ask for what it does not have to the target (ASK)."""
+        self.target.run("SETSLOT", self.slot, "IMPORTING", self.source.id)
+        self.source.run("SETSLOT", self.slot, "MIGRATING", self.target.id)
+
+    def move_keys(self) -> None:
+        """From now on the source has none of them."""
+        with self.source.client() as client:
+            while keys := client.cluster("GETKEYSINSLOT", self.slot, 100):
+                client.migrate("127.0.0.1", self.target.port, keys, 0, 5000)
+
+    def end(self) -> None:
+        """From now on the slot is the target's, and the source says so (MOVED)."""
+        for node in (self.target, self.source, *self._nodes):
+            node.run("SETSLOT", self.slot, "NODE", self.target.id)
+
+
+def _is_replica(entry: object) -> bool:
+    return isinstance(entry, dict) and "port" in entry

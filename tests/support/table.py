@@ -1,0 +1,54 @@
+"""What the tests of a folder measured, as a table at the end of a page in docs/."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import celery
+import kombu
+
+
+class Row(Protocol):
+    def cells(self) -> Sequence[str]: ...
+
+
+@dataclass
+class Table:
+    """`make <target>` sets the environment variable `variable` to the page that the table belongs to."""
+
+    name: str
+    target: str
+    variable: str
+    titles: Sequence[str]
+    rows: list[Row] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        lines = [self.titles, ("---",) * len(self.titles), *(row.cells() for row in self.rows)]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n\n" + _where()
+
+    def write(self, page: Path) -> None:
+        """Put the table in the place of the one that the page has; what stands before it stays."""
+        begin = f"<!-- measured: make {self.target} writes everything below -->"
+        before = page.read_text().partition(begin)[0] if page.exists() else ""
+        page.write_text(f"{before}{begin}\n\n{self.markdown()}")
+
+    def tell(self, terminalreporter: Any) -> None:
+        """Show it, and write it if that is wanted; with xdist each process has a part of it."""
+        if not self.rows:
+            return
+        terminalreporter.section(self.name)
+        terminalreporter.write_line(self.markdown())
+        if path := os.environ.get(self.variable):
+            self.write(Path(path))
+
+
+def _where() -> str:
+    return (
+        f"Python {platform.python_version()}, Celery {celery.__version__}, kombu {kombu.__version__}, "
+        f"{os.cpu_count()} cores, everything on one machine.\n"
+    )
