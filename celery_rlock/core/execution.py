@@ -9,11 +9,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
+from time import monotonic
 
+from celery_rlock.core.errands import errands
 from celery_rlock.core.lease import Lease
 from celery_rlock.core.name import Name, Owner
 from celery_rlock.core.replies import Busy, Heir
 from celery_rlock.core.scripts import Scripts
+from celery_rlock.errors import LockUnavailable
 
 
 class Execution:
@@ -36,27 +40,48 @@ class Execution:
             self._leases[place] = lease
             try:
                 return lease.enter(ttl, replicas)
+            except LockUnavailable:
+                if lease.depth == 0:  # a server that is slow may still take it for us, and undo that before
+                    release = partial(lease.scripts.release, lease.name, lease.owner, 0)
+                    self._free_later(lease, release, monotonic() + ttl)
+                raise
             finally:
                 if lease.depth == 0:
                     self._leases.pop(place, None)
 
     def leave(self, lease: Lease, depth: int, *, early: bool = False, heir: Heir | None = None) -> None:
         """Bring the lease back to `depth`."""
-        self._change(lease, lambda: lease.leave(depth, early=early, heir=heir))
+        again = partial(lease.scripts.release, lease.name, lease.owner, depth, early=early, heir=heir)
+        self._change(lease, lambda: lease.leave(depth, early=early, heir=heir), again)
 
     def finish(self, lease: Lease, retries: int, heir: Heir | None = None) -> None:
         """Free the lease of a task that has ended."""
-        self._change(lease, lambda: lease.finish(retries, heir))
+        again = partial(lease.scripts.finish, lease.name, lease.owner, retries, heir)
+        self._change(lease, lambda: lease.finish(retries, heir), again)
 
-    def _change(self, lease: Lease, change: Callable[[], None]) -> None:
+    def _change(self, lease: Lease, change: Callable[[], None], again: Callable[[], object]) -> None:
+        """When the lock cannot be freed now, `again` goes on trying, until its lease has ended anyway."""
         if self.pid != os.getpid():
             return  # a fork of this process leaves its parent's locks alone
         with self._mutex:
             try:
                 change()
+            except LockUnavailable:
+                if lease.depth == 0:
+                    self._free_later(lease, again, lease.deadline)
+                raise
             finally:
                 if lease.depth == 0:
                     self._leases.pop(_place(lease.scripts, lease.name), None)
+
+    def _free_later(self, lease: Lease, release: Callable[[], object], give_up: float) -> None:
+        errands.add(f"release lock {lease.name.key!r}", partial(self._free, lease, release), give_up=give_up)
+
+    def _free(self, lease: Lease, release: Callable[[], object]) -> None:
+        """Unless this execution has entered it again, as a thread may."""
+        with self._mutex:
+            if _place(lease.scripts, lease.name) not in self._leases:
+                release()
 
     def leases(self) -> list[Lease]:
         return list(self._leases.values())

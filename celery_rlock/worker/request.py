@@ -10,6 +10,7 @@ from celery.worker.request import Request
 
 from celery_rlock import settings
 from celery_rlock.call import DELIVERY, EVENTS, RECEIVED
+from celery_rlock.core.errands import errands
 from celery_rlock.core.execution import new_delivery
 from celery_rlock.core.log import about, logger
 from celery_rlock.core.name import Name, Owner
@@ -20,7 +21,6 @@ from celery_rlock.skip import Skipped
 from celery_rlock.waiter import Waiting, is_waiter
 from celery_rlock.worker import overtaken
 from celery_rlock.worker.children import is_child, is_gone
-from celery_rlock.worker.errands import errands
 from celery_rlock.worker.reaper import look_after_children
 from celery_rlock.worker.revoked import watch
 from celery_rlock.worker.waiter import Waiter

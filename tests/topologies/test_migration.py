@@ -96,7 +96,6 @@ def test_a_lock_that_has_moved_is_found_where_it_is(scripts, cluster, name):
     assert not lock.locked()
 
 
-@pytest.mark.xfail(strict=False, reason="redis-py gives up TRYAGAIN after 0.1 to 0.4 s, and so does the lock")
 def test_a_lock_is_taken_entered_again_and_released_while_its_slot_moves(scripts, cluster, name):
     """Semantics 5: each waits for the end of the move."""
     lock = RLock(name, scripts=scripts, ttl=LONG_LEASE)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from celery_rlock.core.lock import RLock
 from celery_rlock.core.script import Script
 from celery_rlock.errors import LockUnavailable
+from tests.support.processes import wait_until
 from tests.topologies.waiting import (
     SOON,
     WOKEN_WITHIN,
@@ -16,6 +19,7 @@ from tests.topologies.waiting import (
     await_replication,
     await_waiters,
     hand_over,
+    has_lock,
     lease_left,
     through_outages,
     waiters_of,
@@ -73,6 +77,44 @@ def test_a_hold_survives_a_primary_that_is_demoted_alive(scripts, sentinel, name
         await_renewal(new, name)
         assert through_outages(lock.owned)
     assert lease_left(new, name) < 0
+
+
+def test_what_is_released_while_there_is_no_primary_is_free_when_there_is_one(scripts, sentinel, name):
+    """Semantics 5: long before its lease ends."""
+    lock = RLock(name, scripts=scripts, ttl=LONG_LEASE)
+    lock.acquire()
+    await_replication(sentinel.replica, name)
+    old = sentinel.kill_primary()
+    lock.release()
+    new = sentinel.await_failover(old)
+    wait_until(lambda: not has_lock(new, name), timeout=LONG_LEASE / 3, what="the late release")
+
+
+def test_a_thread_that_has_entered_again_keeps_what_it_could_not_release_before(scripts, sentinel, name):
+    """Semantics 3: a late release is of the past, not of what the same owner holds by now."""
+    lock = RLock(name, scripts=scripts, ttl=LONG_LEASE)
+    lock.acquire()
+    await_replication(sentinel.replica, name)
+    old = sentinel.kill_primary()
+    lock.release()
+    through_outages(lock.acquire)
+    time.sleep(2)  # whatever would be released late has the time to be
+    assert lock.owned()
+    lock.release()
+    assert not has_lock(sentinel.await_failover(old), name)
+
+
+def test_an_old_primary_that_is_back_and_takes_writes_is_not_asked(scripts, sentinel, name):
+    """Semantics 1: the connections to it are still good, and it does not know better."""
+    locks = [RLock(f"{name}-{number}", scripts=scripts, ttl=LONG_LEASE) for number in range(2)]
+    with locks[0]:
+        old = sentinel.primary
+        old.pause()
+        new = sentinel.await_failover(old)
+        old.resume()
+        with locks[1]:
+            assert has_lock(new, locks[1].key)
+            assert not has_lock(old, locks[1].key)
 
 
 def test_who_waits_in_place_is_woken_after_a_failover(scripts, sentinel, name):

@@ -1,11 +1,11 @@
-"""What the worker's parent process has to do in Redis, off its event loop."""
+"""What a process still has to do in Redis, off the thread that has something better to do."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 
 from celery_rlock.core.log import logger
@@ -23,7 +23,7 @@ class Errand:
     what: str
     do: Callable[[], None]
     is_time: Callable[[], bool]
-    give_up: float = field(default_factory=lambda: monotonic() + _TRY_FOR)
+    give_up: float
 
 
 class Errands:
@@ -33,14 +33,21 @@ class Errands:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: a pool child runs no errands of its parent."""
+        """Forget everything: a forked child runs no errands of its parent."""
         self._changed = threading.Condition()
         self._open: list[Errand] = []
         self._thread: threading.Thread | None = None
 
-    def add(self, what: str, do: Callable[[], None], is_time: Callable[[], bool] = lambda: True) -> None:
+    def add(
+        self,
+        what: str,
+        do: Callable[[], None],
+        is_time: Callable[[], bool] = lambda: True,
+        give_up: float | None = None,
+    ) -> None:
+        """Do it as soon as it is time; LockUnavailable is tried again until `give_up`, or for a minute."""
         with self._changed:
-            self._open.append(Errand(what, do, is_time))
+            self._open.append(Errand(what, do, is_time, give_up or monotonic() + _TRY_FOR))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="rlock-errands", daemon=True)
                 self._thread.start()
