@@ -8,6 +8,7 @@ if redis.call('EXISTS', KEYS[2]) == 1 then
 end
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   if string.match(field, '^[^@:]*:(.*)') == ARGV[1] then
+    redis.call('HDEL', KEYS[1], '') -- a full server refuses what grows only as a script's first write
     redis.call('HSET', KEYS[1], '@copy', 1)
     return 1
   end

@@ -33,6 +33,7 @@ end
 local held = redis.call('HMGET', KEYS[1], ARGV[1], '@token', '@copy')
 if held[1] then
   if ARGV[2] ~= '0' then
+    redis.call('HDEL', KEYS[1], '') -- a full server refuses what grows only as a script's first write
     redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
     return 1
   end
@@ -40,6 +41,7 @@ if held[1] then
     return 2
   end
   if held[3] and KEYS[5] then
+    redis.call('HDEL', KEYS[1], '') -- as above
     redis.call('SET', KEYS[5], 1, 'PX', ARGV[7])
   end
   if ARGV[8] ~= '' then

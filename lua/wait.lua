@@ -13,6 +13,7 @@ if since == '' then
   local time = redis.call('TIME')
   since = string.format('%.0f', time[1] * 1000000 + time[2])
 end
+redis.call('ZREM', KEYS[2], '') -- a full server refuses what grows only as a script's first write
 redis.call('ZADD', KEYS[2], 'NX', since, ARGV[1])
 if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[3]) then
   redis.call('PEXPIRE', KEYS[2], ARGV[3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
@@ -103,8 +104,15 @@ def _user(primary: Primary) -> str:
     try:
         name = primary.client.acl_whoami()
     except ResponseError:
-        name = primary.client.connection_pool.connection_kwargs.get("username") or "default"
+        name = _login(primary.client.connection_pool.connection_kwargs)
     return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def _login(options: dict[str, Any]) -> str:
+    """The user's name as it stands in the URL, which the client keeps apart, or in a client of one's own."""
+    provider = options.get("credential_provider")
+    login = provider.get_credentials() if provider else (options.get("username"), "")
+    return str((login[0] if len(login) > 1 else "") or "default")
 
 
 def _grant(user: str, refused: dict[str, str], setup: Setup) -> str:

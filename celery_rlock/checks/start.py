@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable
 
 from celery_rlock.checks.catalogue import CHECKS, Check
 from celery_rlock.checks.setup import Setup
-
-logger = logging.getLogger("celery_rlock")
+from celery_rlock.core.log import logger
 
 #: The worker says by itself where nobody is woken.
 _SAID_ELSEWHERE = {"waking"}

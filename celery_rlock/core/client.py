@@ -9,6 +9,7 @@ from typing import Any, cast
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
+from redis.credentials import UsernamePasswordCredentialProvider
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
@@ -53,7 +54,8 @@ def _connect(url: str, more: Mapping[str, Any]) -> Client:
     target.tls = target.tls or bool(apart or in_url)
     if target.tls:
         target.options |= tls.options({**(apart if isinstance(apart, Mapping) else {}), **in_url})
-    target.options = {**_careful(), **target.options}
+    target.options = {**_careful(), **_discreet(target.options)}
+    target.sentinel_options = _discreet(target.sentinel_options)
     if target.kind == "cluster":
         return cast("RedisCluster", LazyCluster(partial(_cluster, target)))
     if target.kind == "sentinel" and not target.master_name:
@@ -73,6 +75,13 @@ def _careful() -> dict[str, Any]:
         "client_name": "celery-rlock",
         "protocol": 2,
     }
+
+
+def _discreet(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The login apart: redis-py 6 and 7 show all other options in errors and where a client is printed."""
+    rest = dict(options)
+    login = [rest.pop(name, None) for name in ("username", "password")]
+    return {**rest, "credential_provider": UsernamePasswordCredentialProvider(*login)} if any(login) else rest
 
 
 def _pool(target: Target) -> redis.ConnectionPool:

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from celery_rlock.core.lease import Lease
 
 _PAUSE_AFTER_ERROR = 0.5
+_ENDED = "its lease ended before it was renewed"
 
 
 class Renewer:
     """Renews every lease it was given each third of its ttl, until it is discarded or lost.
 
     An error is tried again until the lease's own deadline; only then, or when Redis says that the lock
-    is somebody else's, is it lost.
+    is somebody else's, is it lost. Who renews may wait for an answer at that moment, so another thread
+    looks at the deadlines, from the first renewal on.
     """
 
     def __init__(self) -> None:
@@ -29,9 +31,10 @@ class Renewer:
 
     def reset(self) -> None:
         """Forget everything: a forked child holds none of its parent's locks."""
-        self._changed = threading.Condition()
+        mutex = threading.Lock()
+        self._changed, self._earlier = threading.Condition(mutex), threading.Condition(mutex)
         self._due: dict[Lease, float] = {}
-        self._next = math.inf
+        self._next = self._next_deadline = math.inf
         self._thread: threading.Thread | None = None
 
     def add(self, lease: Lease) -> None:
@@ -43,18 +46,39 @@ class Renewer:
             if due < self._next:
                 self._next = due
                 self._changed.notify()
+            if lease.deadline < self._next_deadline:
+                self._earlier.notify()
 
     def discard(self, lease: Lease) -> None:
         with self._changed:
             self._due.pop(lease, None)
 
     def _run(self) -> None:
+        due = self._wait_for_due()
+        threading.Thread(target=self._watch, name="rlock-deadlines", daemon=True).start()
         while True:
             try:
-                self._renew(self._wait_for_due())
+                self._renew(due)
+                due = self._wait_for_due()
             except Exception:
                 logger.exception("renewal failed; trying again")
                 threading.Event().wait(_PAUSE_AFTER_ERROR)
+
+    def _watch(self) -> None:
+        while True:
+            for lease in self._wait_for_deadline():
+                self._lose(lease, _ENDED)
+
+    def _wait_for_deadline(self) -> list[Lease]:
+        """Sleep until a lease has ended. Renewed ones end later, which is seen when the time has come."""
+        with self._earlier:
+            while True:
+                now = monotonic()
+                ended = [lease for lease in self._due if lease.deadline <= now]
+                if ended:
+                    return ended
+                self._next_deadline = min((lease.deadline for lease in self._due), default=math.inf)
+                self._earlier.wait(None if self._next_deadline == math.inf else self._next_deadline - now)
 
     def _wait_for_due(self) -> list[Lease]:
         """Sleep until a lease is due; take along those that will be soon, so that they share a trip."""
@@ -72,7 +96,7 @@ class Renewer:
         by_server: dict[int, list[Lease]] = defaultdict(list)
         for lease in leases:
             if monotonic() >= lease.deadline:
-                self._lose(lease, "its lease ended before it was renewed")
+                self._lose(lease, _ENDED)
             elif monotonic() >= lease.renew_until:
                 self._postpone(lease, lease.deadline)
             else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -10,7 +9,7 @@ from typing import Any
 
 import redis
 
-logger = logging.getLogger("celery_rlock")
+from celery_rlock.core.log import logger
 
 _SILENCE = 5.0
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)

@@ -104,7 +104,7 @@ def _parse_one(url: str) -> Target:
     except ValueError:
         raise ValueError("its host is not one") from None
     login, _, hosts = parts.netloc.rpartition("@")
-    if parts.fragment or "@" in parts.query or (kind != "unix" and "@" in parts.path):
+    if parts.fragment or "@" in parts.query or ("@" in parts.path and (login or kind != "unix")):
         raise ValueError("write /, ?, # and @ in a password as %2F, %3F, %23 and %40")
     user, _, password = login.partition(":")
     query = _query(parts.query)

@@ -12,7 +12,7 @@ from celery_rlock import settings
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=9818, show_default=True, help="Port to listen on; 0 takes a free one.")
+@click.option("--port", default=9808, show_default=True, help="Port to listen on; 0 takes a free one.")
 @click.option(
     "--interval",
     default=15.0,

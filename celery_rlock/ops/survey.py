@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
-from time import monotonic, time
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import TYPE_CHECKING
 
-from celery_rlock.core.name import QUEUED, RESTING
-from celery_rlock.core.scripts import text
+from celery_rlock.core.entry import HELD, Entry
+from celery_rlock.core.inventory import Inventory
 
 if TYPE_CHECKING:
     from celery_rlock.core.scripts import Scripts
 
-HELD = "held"
-STATES = (HELD, QUEUED, RESTING)
-
-_PAGE = 500
 _MOST_LOCKS = 100_000
-_WAITERS = ":waiters"
 
 
 @dataclass
@@ -34,76 +27,23 @@ class Survey:
     is_complete: bool = False
     seconds: float = 0.0
 
+    def count(self, entry: Entry, task: str) -> None:
+        self.locks[task, entry.state] += 1
+        if entry.waiters:
+            self.waiters[task] += entry.waiters
+        if entry.state == HELD:
+            self.oldest[task] = max(entry.held_for, self.oldest.get(task, 0.0))
+
 
 def survey(scripts: Scripts, label: Callable[[str], str], longest: float) -> Survey:
-    """Count all locks, for at most `longest` seconds. Whatever redis-py raises is raised.
-
-    SCAN in small pages: no command keeps the server busy for more than a moment.
-    """
+    """Count all locks, for at most `longest` seconds. Whatever redis-py raises is raised."""
     found, start = Survey(), monotonic()
-    seen: set[str] = set()
-    keys = map(text, scripts.client.scan_iter(match=f"{_literally(scripts.prefix)}{{*", count=_PAGE))
-    for page in _pages(keys):
-        new = [key for key in dict.fromkeys(page) if key not in seen]
-        seen.update(new)
-        _count_locks(found, scripts, label, [key for key in new if key.endswith("}")])
-        _count_waiters(found, scripts, label, [key for key in new if key.endswith(_WAITERS)])
-        if monotonic() - start > longest or len(seen) > _MOST_LOCKS:
+    for batch in Inventory(scripts.client, scripts.prefix).locks():
+        for entry in batch:
+            found.count(entry, label(entry.task))
+        if monotonic() - start > longest or found.locks.total() > _MOST_LOCKS:
             break
     else:
         found.is_complete = True
     found.seconds = monotonic() - start
     return found
-
-
-def _count_locks(found: Survey, scripts: Scripts, label: Callable[[str], str], keys: list[str]) -> None:
-    now = time()
-    for answer in _ask(scripts, [("HGETALL", key) for key in keys]):
-        if isinstance(answer, Exception) or not answer:
-            continue  # gone meanwhile, or something that is not a lock
-        fields = _as_dict(answer)
-        task = label(fields.get("@task", ""))
-        state = _state(fields)
-        found.locks[task, state] += 1
-        if state == HELD:
-            age = max(0.0, now - float(fields.get("@since", now)))
-            found.oldest[task] = max(age, found.oldest.get(task, 0.0))
-
-
-def _count_waiters(found: Survey, scripts: Scripts, label: Callable[[str], str], keys: list[str]) -> None:
-    counts = _ask(scripts, [("ZCARD", key) for key in keys])
-    tasks = _ask(scripts, [("HGET", key.removesuffix(_WAITERS), "@task") for key in keys])
-    for count, task in zip(counts, tasks, strict=True):
-        if isinstance(count, int):
-            known = task is not None and not isinstance(task, Exception)
-            found.waiters[label(text(task) if known else "?")] += count
-
-
-def _ask(scripts: Scripts, commands: list[tuple[str, ...]]) -> list[Any]:
-    if not commands:
-        return []
-    with scripts.client.pipeline(transaction=False) as pipe:
-        for command in commands:
-            pipe.execute_command(*command)
-        return pipe.execute(raise_on_error=False)
-
-
-def _as_dict(answer: Any) -> dict[str, str]:
-    pairs = answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=True)
-    return {text(name): text(value) for name, value in pairs}
-
-
-def _state(fields: dict[str, str]) -> str:
-    owner = next((name for name in fields if not name.startswith("@")), "")
-    delivery = owner.partition(":")[0]
-    return delivery if delivery in {QUEUED, RESTING} else HELD
-
-
-def _pages(keys: Iterator[str]) -> Iterator[list[str]]:
-    while page := list(islice(keys, _PAGE)):
-        yield page
-
-
-def _literally(prefix: str) -> str:
-    """The prefix as a pattern that only it matches."""
-    return re.sub(r"([\\*?\[\]])", r"\\\1", prefix)

@@ -8,7 +8,6 @@ is called for each answer.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -18,11 +17,10 @@ from celery.worker.control import control_command, inspect_command
 
 from celery_rlock import settings
 from celery_rlock.core.entry import key_in
+from celery_rlock.core.log import logger
 from celery_rlock.core.name import Name, Owner
 from celery_rlock.waiter import ATTEMPTS, SINCE, WAITS_FOR, is_waiter
 from celery_rlock.worker.errands import errands
-
-logger = logging.getLogger("celery_rlock")
 
 _RELEASED = 1
 

@@ -89,7 +89,6 @@ def cable(cluster, network, locks):
         yield cluster.pod(proxy.url), proxy.freeze, proxy.thaw
 
 
-@pytest.mark.xfail(strict=False, reason="told up to a second late now and then: see test_told_in_time.py")
 def test_a_pod_that_is_cut_off_stops_within_its_lease(cluster, report_of, cable, network):
     """Semantics 7 and 8: `lock_lost="abort"` ends its run before another pod may have the lock.
 

@@ -169,8 +169,8 @@ def test_beat_is_alive(beat, valkey):
 
 
 @pytest.mark.skipif(not has_exporter(), reason="celery rlock exporter is not there")
-def test_the_exporter_may_see_what_it_needs(valkey, worker, secret, tmp_path):
-    """It asks Redis for locks and the broker for events, and neither refuses anything."""
+def test_the_exporter_and_ls_may_see_what_they_need(valkey, worker, secret, tmp_path):
+    """They ask Redis for locks and the broker for events, and neither refuses anything."""
     port = free_port()
     here = ("--host=127.0.0.1", f"--port={port}")
     exporter = Container("exporter", secret, valkey.port, tmp_path, here)
@@ -179,6 +179,8 @@ def test_the_exporter_may_see_what_it_needs(valkey, worker, secret, tmp_path):
         page = lambda: _page(f"http://127.0.0.1:{port}/metrics")  # noqa: E731
         wait_until(lambda: "events_connected 1" in page(), timeout=30, what="the exporter to hear events")
         assert "celery_rlock_locks" in page()
+    listed = worker.execute("celery", "-A", "proj", "rlock", "ls")
+    assert listed.returncode == 0, listed.stderr
     assert refused(valkey) == []
 
 

@@ -11,10 +11,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from celery_rlock import events
+from celery_rlock.core import inventory
 from celery_rlock.core.client import connect
 from celery_rlock.core.name import Owner
 from celery_rlock.core.scripts import Scripts
-from celery_rlock.ops import survey as survey_module
 from celery_rlock.ops.lock_metrics import EventMetrics
 from celery_rlock.ops.survey import survey
 from celery_rlock.ops.task_labels import NO_TASK, OTHER, TaskLabels
@@ -213,11 +213,11 @@ def test_a_survey_tells_held_queued_and_resting_apart_and_other_keys_do_not_coun
     scripts.client.mset({f"ab:{{other-{i}}}": i for i in range(1000)})
     found = survey(scripts, str, longest=30)
     assert found.is_complete
-    assert found.locks == {("tasks.one", "held"): 2, ("tasks.one", "queued"): 1, ("tasks.one", "rest"): 1}
+    assert found.locks == {("tasks.one", "held"): 2, ("tasks.one", "queued"): 1, ("tasks.one", "resting"): 1}
 
 
 def test_a_survey_ends_when_its_time_is_over(scripts, monkeypatch):
-    monkeypatch.setattr(survey_module, "_PAGE", 5)
+    monkeypatch.setattr(inventory, "BATCH", 5)
     for i in range(20):
         scripts.acquire(scripts.name(f"k{i}"), Owner("w", "d", "t"), 1, 60, "")
     found = survey(scripts, str, longest=-1)

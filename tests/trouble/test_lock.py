@@ -11,10 +11,11 @@ import redis
 from celery_rlock import LockLost, LockNotHeld, LockUnavailable
 from celery_rlock.core.client import connect
 from celery_rlock.core.lock import RLock
+from celery_rlock.core.replies import Busy, Taken
 from celery_rlock.core.scripts import Scripts
 from tests.support.processes import wait_until
 from tests.support.servers import available_kinds
-from tests.trouble import incidents
+from tests.trouble import incidents, rights
 from tests.trouble.incidents import INCIDENTS, PASSING, PASSWORD
 
 TIMEOUT = 0.3
@@ -119,6 +120,20 @@ def test_a_full_server_still_gives_renews_and_frees_locks(server, rlock):
             each.extend(5)
             each.release()
             assert not each.locked()
+
+
+def test_a_full_server_still_does_all_that_the_lock_does(server):
+    """Semantics 2, 10 and 12: enter again, tell copies, wait and be woken."""
+    with incidents.full(server):
+        scripts = Scripts(connect(server.url))
+        for verb in (rights.enter_and_leave, rights.wait_and_be_told, rights.queue_and_take_over):
+            verb(scripts, scripts.name(verb.__name__))
+        name, owner = scripts.name("copied"), rights.owner()
+        assert isinstance(scripts.acquire(name, owner, 1, LONG, ""), Taken)
+        assert isinstance(scripts.acquire(name, owner._replace(delivery="copy"), 1, LONG, ""), Busy)
+        assert scripts.copy(name, owner.task_id, 0) == 1
+        assert scripts.finish(name, owner, 0) == 1
+        assert scripts.copy(name, owner.task_id, 0) == 2
 
 
 def test_a_server_that_lost_its_memory_has_lost_the_lock_and_the_next_one_is_a_new_one(server, rlock):

@@ -56,6 +56,11 @@ def test_a_password_is_never_shown():
     assert hide_password("redis://:geheim@host:1/0") == "redis://:***@host:1/0"
 
 
+def login_of(kwargs):
+    """As the server is given it."""
+    return kwargs["credential_provider"].get_credentials()
+
+
 def app_with(**conf):
     app = Celery("unit", set_as_current=False)
     app.conf.update(conf)
@@ -93,7 +98,7 @@ def test_the_brokers_sentinels_and_their_password_are_understood():
     app = app_with(broker_url=SENTINELS, broker_transport_options=options, result_backend="rpc://")
     sentinel = settings.server(app).client.connection_pool.sentinel_manager.sentinels[0]
     kwargs = sentinel.connection_pool.connection_kwargs
-    assert (kwargs["password"], kwargs["socket_timeout"]) == ("geheim", 1.0)
+    assert (login_of(kwargs), kwargs["socket_timeout"]) == (("geheim",), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -115,11 +120,11 @@ def test_tls_is_set_as_celery_sets_it(conf):
 def test_the_backends_login_may_stand_apart_and_the_urls_goes_first():
     login = {"redis_username": "u", "redis_password": "p"}
     kwargs = settings.server(app_with(result_backend="redis://h/0", **login)).client.get_connection_kwargs()
-    assert (kwargs["username"], kwargs["password"]) == ("u", "p")
+    assert login_of(kwargs) == ("u", "p")
     kwargs = settings.server(
         app_with(result_backend="redis://:q@h/0", **login)
     ).client.get_connection_kwargs()
-    assert (kwargs.get("username"), kwargs["password"]) == (None, "q")
+    assert login_of(kwargs) == ("q",)
 
 
 def test_the_tls_of_a_broker_is_not_taken_for_the_backends():

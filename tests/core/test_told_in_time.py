@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 
-import pytest
-
 from celery_rlock.core.client import connect
 from celery_rlock.core.lease import Lease
 from celery_rlock.core.name import Owner
@@ -16,7 +14,6 @@ TTL = 2.0
 SOON = 0.5  # seconds, for a loaded machine; while a renewal waits for its answer it takes a second
 
 
-@pytest.mark.xfail(strict=True, reason="the thread that renews also tells, and waits for an answer meanwhile")
 def test_a_loss_is_told_at_the_deadline_also_while_a_renewal_waits_for_its_answer(proxy):
     """Semantics 7 and 8: a server that accepts everything and answers nothing."""
     scripts = Scripts(connect(proxy.url))
