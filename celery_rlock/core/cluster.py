@@ -6,17 +6,21 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 from weakref import WeakSet
 
 import redis
 from redis.cluster import RedisCluster
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import ClusterDownError, ClusterError, RedisClusterException, RedisError
 
 Client = redis.Redis | RedisCluster
 
 #: All that a client may raise: redis-py's errors of a Cluster as a whole are no RedisErrors.
 FAILURES = (RedisError, RedisClusterException)
+
+#: How long a slot may take to move, and the pauses in which to ask.
+_TIME_TO_MOVE, _PAUSE = 2.0, 0.05
 
 
 class LazyCluster:
@@ -36,12 +40,20 @@ class LazyCluster:
         self._cluster: RedisCluster | None = None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """As RedisCluster's, which knows the nodes it saw last: when all are gone, ask those of the URL."""
-        try:
-            return self._current().execute_command(*args, **options)
-        except RedisClusterException:
-            self.start_anew()
-            raise
+        """As RedisCluster's, which soon gives up on a slot that is on its way to another node, and which
+        knows the nodes it saw last: when all are gone, those of the URL are asked.
+        """
+        give_up = monotonic() + _TIME_TO_MOVE
+        while True:
+            try:
+                return self._current().execute_command(*args, **options)
+            except RedisClusterException:
+                self.start_anew()
+                raise
+            except ClusterError as error:
+                if isinstance(error, ClusterDownError) or monotonic() >= give_up:
+                    raise
+                threading.Event().wait(_PAUSE)
 
     @property  # type: ignore[misc]  # it is never set
     def __class__(self) -> type:

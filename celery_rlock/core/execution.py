@@ -27,6 +27,7 @@ class Execution:
         self.owner = owner
         self.pid = os.getpid()
         self._leases: dict[tuple[int, str], Lease] = {}
+        self._freeing: dict[tuple[int, str], float] = {}
         self._mutex = threading.Lock()
 
     def lease(self, scripts: Scripts, name: Name, task: str = "") -> Lease:
@@ -41,9 +42,9 @@ class Execution:
             try:
                 return lease.enter(ttl, replicas)
             except LockUnavailable:
-                if lease.depth == 0:  # a server that is slow may still take it for us, and undo that before
-                    release = partial(lease.scripts.release, lease.name, lease.owner, 0)
-                    self._free_later(lease, release, monotonic() + ttl)
+                if lease.in_doubt:
+                    undo = partial(lease.scripts.undo, lease.name, lease.owner, 0)
+                    self._free_later(lease, undo, monotonic() + ttl)
                 raise
             finally:
                 if lease.depth == 0:
@@ -75,13 +76,18 @@ class Execution:
                     self._leases.pop(_place(lease.scripts, lease.name), None)
 
     def _free_later(self, lease: Lease, release: Callable[[], object], give_up: float) -> None:
-        errands.add(f"release lock {lease.name.key!r}", partial(self._free, lease, release), give_up=give_up)
+        place = _place(lease.scripts, lease.name)
+        if self._freeing.get(place, 0.0) < monotonic():
+            self._freeing[place] = give_up
+            free = partial(self._free, place, release)
+            errands.add(f"release lock {lease.name.key!r}", free, give_up=give_up)
 
-    def _free(self, lease: Lease, release: Callable[[], object]) -> None:
+    def _free(self, place: tuple[int, str], release: Callable[[], object]) -> None:
         """Unless this execution has entered it again, as a thread may."""
         with self._mutex:
-            if _place(lease.scripts, lease.name) not in self._leases:
+            if place not in self._leases:
                 release()
+            self._freeing.pop(place, None)
 
     def leases(self) -> list[Lease]:
         return list(self._leases.values())

@@ -35,6 +35,7 @@ class Lease:
         self.since = 0.0
         self.deadline = 0.0
         self.renew_until = math.inf
+        self.in_doubt = False  #: whether Redis may have it as ours, though we could not enter
         self.lost: LockLost | None = None
         self.on_lost: list[LostCallback] = []
 
@@ -150,7 +151,9 @@ class Lease:
             renewer.discard(self)
         try:
             self.scripts.undo(self.name, self.owner, depth)
+            self.in_doubt = False
         except Exception as error:  # noqa: BLE001 - the first error is the one to tell; the lease ends ours
+            self.in_doubt = depth == 0
             logger.debug("could not undo the acquire of %r: %s", self.name.key, error, extra=self.described)
 
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from celery_rlock.core.explain import brief
 from celery_rlock.core.log import logger
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Renewer:
             self._lose(lease, "somebody else released or took it")
         else:
             text = "could not renew lock %r of %s, trying again: %s"
-            logger.warning(text, lease.name.key, lease.owner, answer, extra=lease.described)
+            logger.warning(text, lease.name.key, lease.owner, brief(answer), extra=lease.described)
             self._postpone(lease, min(lease.deadline, monotonic() + min(lease.ttl / 12, 1.0)))
 
     def _postpone(self, lease: Lease, due: float) -> None:

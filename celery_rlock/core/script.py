@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from redis.cluster import RedisCluster
 from redis.exceptions import (
     AskError,
     ClusterDownError,
-    ClusterError,
     MovedError,
     NoScriptError,
     RedisError,
@@ -33,9 +30,6 @@ if TYPE_CHECKING:
     _Call = tuple[Sequence[str], Sequence[object]]
 
 
-#: How long a slot may take to move, and the pauses in which to ask.
-_TIME_TO_MOVE, _PAUSE = 2.0, 0.05
-
 _GONE = (RedisConnectionError, RedisTimeoutError, ClusterDownError)
 
 
@@ -50,19 +44,6 @@ class Script:
         return cls(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
     def run(self, client: Client, keys: Sequence[str], args: Sequence[object]) -> Any:
-        """What a Cluster's slot answers that is on its way to another server is asked again for a while."""
-        give_up = monotonic() + _TIME_TO_MOVE
-        while True:
-            try:
-                return self._run_once(client, keys, args)
-            except ClusterDownError:
-                raise
-            except ClusterError:
-                if monotonic() >= give_up:
-                    raise
-                threading.Event().wait(_PAUSE)
-
-    def _run_once(self, client: Client, keys: Sequence[str], args: Sequence[object]) -> Any:
         try:
             return client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
         except NoScriptError:
