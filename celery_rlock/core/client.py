@@ -16,6 +16,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from celery_rlock.core import tls
 from celery_rlock.core.cluster import Client, LazyCluster
 from celery_rlock.core.quick import QuickRedis
+from celery_rlock.core.sentinel import SentinelRedis
 from celery_rlock.core.url import Target, hide_password, parse
 from celery_rlock.errors import ConfigurationError
 
@@ -63,8 +64,9 @@ def _connect(url: str, more: Mapping[str, Any]) -> Client:
             f"the lock's URL {hide_password(url)!r} does not name the master: add ?master_name=…, or set "
             "master_name in Celery's transport options if the URL is the backend's or the broker's"
         )
-    make_pool = partial(_sentinel_pool if target.kind == "sentinel" else _pool, target)
-    return QuickRedis(make_pool)
+    if target.kind == "sentinel":
+        return SentinelRedis(partial(_sentinel_pool, target))
+    return QuickRedis(partial(_pool, target))
 
 
 def _careful() -> dict[str, Any]:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from time import monotonic
 from typing import Any
 from weakref import WeakSet
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 
 #: Then the other connections lead to the same place: a dead server, or one that is a replica now.
 _MOVED_AWAY = (RedisConnectionError, ReadOnlyError)
-
-#: In seconds; later when no sentinel answers.
-_LOOK_EVERY, _LOOK_LATER = 1.0, 5.0
 
 #: Before 5.3 the pool wanted to know for which command.
 _COMMAND_NAME = ("EVALSHA",) if redis.VERSION < (5, 3) else ()
@@ -35,7 +30,6 @@ class QuickRedis(redis.Redis):
         super().__init__(connection_pool=make_pool())
         self._make_pool = make_pool
         self._idle: deque[Any] = deque()
-        self._look_at = 0.0
         _clients.add(self)
 
     def after_fork(self) -> None:
@@ -62,31 +56,7 @@ class QuickRedis(redis.Redis):
         self._idle.append(connection)
         return reply
 
-    def pipeline(self, *args: Any, **options: Any) -> Any:
-        self._leave_old_primary()
-        return super().pipeline(*args, **options)
-
-    def _leave_old_primary(self) -> None:
-        """Ask Sentinel now and then: a demoted primary may take writes for seconds, and nobody else's."""
-        ask = getattr(self.connection_pool, "get_master_address", None)
-        if ask is None or monotonic() < self._look_at:
-            return
-        self._look_at = monotonic() + _LOOK_EVERY
-        try:
-            primary = ask()  # drops the pool's own idle connections when it is another one
-        except RedisError:  # whom we know may still be there
-            self._look_at = monotonic() + _LOOK_LATER
-            return
-        idle, self._idle = self._idle, deque()
-        with suppress(IndexError):  # none is left, perhaps because another thread has taken the last one
-            while connection := idle.popleft():
-                if (connection.host, connection.port) == primary:
-                    self._idle.append(connection)
-                else:
-                    self._drop(connection)
-
     def _take(self) -> Any:
-        self._leave_old_primary()
         try:
             return self._idle.pop()
         except IndexError:

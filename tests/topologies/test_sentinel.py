@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from celery_rlock.core.client import connect
 from celery_rlock.core.lock import RLock
 from celery_rlock.core.script import Script
+from celery_rlock.core.scripts import Scripts
 from celery_rlock.errors import LockUnavailable
 from tests.support.processes import wait_until
 from tests.topologies.waiting import (
@@ -115,6 +118,22 @@ def test_an_old_primary_that_is_back_and_takes_writes_is_not_asked(scripts, sent
         with locks[1]:
             assert has_lock(new, locks[1].key)
             assert not has_lock(old, locks[1].key)
+
+
+def test_an_answer_of_a_primary_that_slept_through_a_failover_does_not_count(sentinel, name):
+    """Semantics 1: it was asked while it was the primary, and answers when another one is."""
+    scripts = Scripts(connect(f"{sentinel.url}&socket_timeout=60"))
+    lock = RLock(name, scripts=scripts, ttl=LONG_LEASE)
+    with RLock(f"{name}-before", scripts=scripts):
+        pass  # so that there is a connection
+    old = sentinel.primary
+    old.pause()
+    with ThreadPoolExecutor(1) as another:
+        held = another.submit(lambda: lock.acquire() and lock.held)
+        new = sentinel.await_failover(old)
+        old.resume()
+        assert held.result(timeout=SOON)
+    assert has_lock(new, name)
 
 
 def test_who_waits_in_place_is_woken_after_a_failover(scripts, sentinel, name):
