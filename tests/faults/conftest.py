@@ -13,7 +13,8 @@ from celery import Celery, states
 
 from tests.conftest import DEFAULT_KIND
 from tests.faults import table, watching
-from tests.faults.fleet import PROJ, Sent, make_worker, show
+from tests.faults.fleet import PROJ, Sent, make_worker
+from tests.support.daemon import running, show
 from tests.support.processes import wait_until
 from tests.support.rabbit import Rabbit
 from tests.support.table import Table
@@ -80,18 +81,8 @@ def start_fleet(environment):
     @contextmanager
     def start(count=1, *, conf=None, env=None, app=PROJ, **options):
         fleet = [make_worker(environment, conf=conf, env=env, app=app, **options) for _ in range(count)]
-        for worker in fleet:
-            worker.launch()
-        try:
-            for worker in fleet:
-                worker.await_ready()
+        with running(fleet):
             yield fleet
-        except BaseException:
-            show(fleet)
-            raise
-        finally:
-            for worker in fleet:
-                worker.stop(timeout=0)
 
     return start
 

@@ -10,19 +10,12 @@ from tests.support.processes import wait_until
 from tests.support.workers import Worker
 
 PROJ = "tests.faults.proj"
-LOG = 6000
 
 
 def make_worker(environment, *, conf=None, env=None, app=PROJ, **options):
     """A worker that is not launched yet; `conf` adds to the app's settings."""
     env = {**environment, **(env or {}), "RLOCK_TEST_CONF": json.dumps(conf or {})}
     return Worker(f"{app}:app", env=env, **options)
-
-
-def show(fleet):
-    """The workers' logs, for pytest to print with the failure."""
-    for worker in fleet:
-        print(f"--- {worker.name}\n{worker.log[-LOG:]}")
 
 
 def delivered_again_after(seconds, broker):

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 import pytest
 from celery import states
 
-from tests.faults.fleet import delivered_again_after, show
+from tests.faults.fleet import delivered_again_after
+from tests.support.daemon import show
 from tests.support.processes import wait_until
 from tests.support.proxy import Proxy
 

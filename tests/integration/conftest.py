@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 
 from tests.conftest import DEFAULT_KIND
+from tests.support.daemon import running
 from tests.support.workers import Worker
 
 PROJ = "tests.integration.proj:app"
@@ -40,15 +41,8 @@ def start_fleet(environment):
     def start(count=2, *, conf=None, env=None, **options):
         env = {**environment, **(env or {}), "RLOCK_TEST_CONF": json.dumps(conf or {})}
         fleet = [Worker(PROJ, env=env, **options) for _ in range(count)]
-        for worker in fleet:
-            worker.launch()
-        try:
-            for worker in fleet:
-                worker.await_ready()
+        with running(fleet):
             yield fleet
-        finally:
-            for worker in fleet:
-                worker.stop(timeout=0)
 
     return start
 

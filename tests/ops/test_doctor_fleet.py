@@ -12,6 +12,7 @@ from celery_rlock.checks.fleet import look_at_broker, look_at_workers
 from celery_rlock.checks.setup import Setup
 from tests.conftest import DEFAULT_KIND
 from tests.ops.clinic import is_fine, look, only
+from tests.support.daemon import running
 from tests.support.processes import free_port, wait_until
 from tests.support.proxy import Proxy
 from tests.support.workers import Worker
@@ -30,17 +31,9 @@ def app_of(conf):
     return app
 
 
-def start(*workers):
-    """Workers by `(name, settings)`, started at once."""
-    fleet = [
-        Worker("tests.ops.patient:app", pool="solo", hostname=name, env={"RLOCK_TEST_CONF": json.dumps(conf)})
-        for name, conf in workers
-    ]
-    for worker in fleet:
-        worker.launch()
-    for worker in fleet:
-        worker.await_ready()
-    return fleet
+def worker(name, conf):
+    env = {"RLOCK_TEST_CONF": json.dumps(conf)}
+    return Worker("tests.ops.patient:app", pool="solo", hostname=name, env=env)
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +41,14 @@ def brokers(servers):
     """Three of them, each with workers of its own: twins, others, and none."""
     address = servers(DEFAULT_KIND).url.removesuffix("/0")
     twins, others, nobody = (settings(f"{address}/{number}", f"{address}/0") for number in (1, 2, 3))
-    fleet = start(
-        ("twin@test", twins),
-        ("twin@test", twins),
-        ("alike@test", others),
-        ("apart@test", {**others, "rlock_prefix": "apart:", "rlock_url": f"{address}/4"}),
-    )
-    yield {"twins": app_of(twins), "others": app_of(others), "nobody": app_of(nobody)}
-    for worker in fleet:
-        worker.stop()
+    fleet = [
+        worker("twin@test", twins),
+        worker("twin@test", twins),
+        worker("alike@test", others),
+        worker("apart@test", {**others, "rlock_prefix": "apart:", "rlock_url": f"{address}/4"}),
+    ]
+    with running(fleet):
+        yield {"twins": app_of(twins), "others": app_of(others), "nobody": app_of(nobody)}
 
 
 def settled(check, app, level):

@@ -16,7 +16,7 @@ from celery_rlock.core.lock import RLock
 from tests.conftest import DEFAULT_KIND
 from tests.ops.operated_proj import make_app
 from tests.ops.operating import PROJ, WITHIN, Locks, documents, environment, run
-from tests.support.daemon import ROOT
+from tests.support.daemon import ROOT, running
 from tests.support.processes import wait_until
 from tests.support.servers import Server
 from tests.support.workers import Worker
@@ -43,15 +43,8 @@ def app(node):
 @pytest.fixture(scope="module")
 def fleet(node):
     workers = [Worker(PROJ, concurrency=2, env=environment(node.url), hostname=f"w{n}@test") for n in (1, 2)]
-    for worker in workers:
-        worker.launch()
-    try:
-        for worker in workers:
-            worker.await_ready()
+    with running(workers):
         yield workers
-    finally:
-        for worker in workers:
-            worker.stop(timeout=0)
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ROOT = Path(__file__).resolve().parents[2]
-TAIL = 3000
+TAIL = 6000
 
 
 class Daemon:
@@ -125,3 +126,26 @@ class Daemon:
     def __exit__(self, *_: object) -> None:
         """End it at once: a warm shutdown takes seconds, and a test that wants one calls `stop`."""
         self.stop(timeout=0)
+
+
+@contextlib.contextmanager
+def running(daemons: Sequence[Daemon]) -> Iterator[Sequence[Daemon]]:
+    """All of them, started at once; gone at the end of the block. If that fails their logs are shown."""
+    for daemon in daemons:
+        daemon.launch()
+    try:
+        for daemon in daemons:
+            daemon.await_ready()
+        yield daemons
+    except BaseException:
+        show(daemons)
+        raise
+    finally:
+        for daemon in daemons:
+            daemon.stop(timeout=0)
+
+
+def show(daemons: Sequence[Daemon]) -> None:
+    """Print the ends of their logs."""
+    for daemon in daemons:
+        print(f"--- {daemon.name}\n{daemon.log[-TAIL:]}")

@@ -14,8 +14,9 @@ import pytest
 from celery import Celery
 
 from tests.conftest import DEFAULT_KIND
-from tests.faults.fleet import make_worker, show
+from tests.faults.fleet import make_worker
 from tests.support.cluster import Migration
+from tests.support.daemon import running
 from tests.support.processes import wait_until
 from tests.support.sentinel import NAME
 from tests.support.servers import Server
@@ -47,21 +48,10 @@ def start_fleet(store, tmp_path_factory):
         conf = {"broker_url": store.url, "result_backend": store.url, "rlock_ttl": LEASE, **conf}
         options = {"conf": conf, "app": PROJ, "concurrency": 3, "queues": [queue]}
         fleet = [make_worker(environment, **options) for _ in range(WORKERS)]
-        for worker in fleet:
-            worker.launch()
-        try:
-            for worker in fleet:
-                worker.await_ready()
-            with Celery("client", set_as_current=False) as client:
-                client.conf.update({**conf, "result_backend": None})  # nobody asks for results
-                client.fleet = fleet
-                yield client
-        except BaseException:
-            show(fleet)
-            raise
-        finally:
-            for worker in fleet:
-                worker.stop(timeout=0)
+        with running(fleet), Celery("client", set_as_current=False) as client:
+            client.conf.update({**conf, "result_backend": None})  # nobody asks for results
+            client.fleet = fleet
+            yield client
 
     return start
 

@@ -10,7 +10,8 @@ import pytest
 from celery import Celery
 
 from tests.conftest import DEFAULT_KIND
-from tests.faults.fleet import Sent, make_worker, show
+from tests.faults.fleet import Sent, make_worker
+from tests.support.daemon import running, show
 
 PROJ = "tests.trouble.proj"
 
@@ -29,18 +30,8 @@ def start_fleet(environment):
     def start(url=None, *, queue, count=2, **options):
         options |= {"conf": {"rlock_url": url}, "queues": [queue], "concurrency": 2, "app": PROJ}
         fleet = [make_worker(environment, **options) for _ in range(count)]
-        for worker in fleet:
-            worker.launch()
-        try:
-            for worker in fleet:
-                worker.await_ready()
+        with running(fleet):
             yield fleet
-        except BaseException:
-            show(fleet)
-            raise
-        finally:
-            for worker in fleet:
-                worker.stop(timeout=0)
 
     return start
 

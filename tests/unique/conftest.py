@@ -18,6 +18,7 @@ from tests.integration.conftest import (
     spans,
     store,
 )
+from tests.support.daemon import running
 from tests.support.processes import wait_until
 from tests.support.workers import Worker
 
@@ -25,7 +26,6 @@ __all__ = ["environment", "hold", "name", "overlaps", "records", "spans", "store
 
 PROJ = "tests.unique.proj"
 REDELIVERY = {"visibility_timeout": 2, "unacked_restore_interval": 0.5, "unacked_restore_throttle": 1}
-LOG = 6000
 
 
 @pytest.fixture(scope="session")
@@ -45,19 +45,8 @@ def start_fleet(environment):
     def start(count=2, *, conf=None, env=None, **options):
         env = {**environment, **(env or {}), "RLOCK_TEST_CONF": json.dumps(conf or {})}
         fleet = [Worker(f"{PROJ}:app", env=env, **options) for _ in range(count)]
-        for worker in fleet:
-            worker.launch()
-        try:
-            for worker in fleet:
-                worker.await_ready()
+        with running(fleet):
             yield fleet
-        except BaseException:
-            for worker in fleet:
-                print(f"--- {worker.name}\n{worker.log[-LOG:]}")
-            raise
-        finally:
-            for worker in fleet:
-                worker.stop(timeout=0)
 
     return start
 

@@ -11,7 +11,9 @@ import pytest
 from celery import Celery
 
 from tests.conftest import DEFAULT_KIND
-from tests.faults.fleet import make_worker, show
+from tests.faults.fleet import make_worker
+from tests.support.daemon import running as running_fleet
+from tests.support.daemon import show
 from tests.support.rabbit import Rabbit
 from tests.support.servers import Server
 from tests.waking.fleet import PROJ, QUEUE, Waiters, holder, sender
@@ -56,17 +58,13 @@ def start_fleet(servers, lock_server, running):
         environment = {"RLOCK_TEST_BROKER": broker, "RLOCK_TEST_BACKEND": backend}
         options |= {"conf": {"rlock_url": lock, **(conf or {})}, "queues": queues, "app": PROJ}
         fleet = [make_worker(environment, **options) for _ in range(count)]
-        for worker in fleet:
-            worker.launch()
         running.extend(fleet)
         try:
-            for worker in fleet:
-                worker.await_ready()
-            yield fleet
+            with running_fleet(fleet):
+                yield fleet
         finally:
             for worker in fleet:
                 running.remove(worker)
-                worker.stop(timeout=0)
 
     return start
 
