@@ -7,11 +7,12 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 PEERS := .venv-peers
 
-.PHONY: help demo example-periodic example-inventory example-leaderboard example-django test faults fleet topologies lint format bench bench-peers docs wheel-test release-check matrix clean
+.PHONY: help demo example-periodic example-inventory example-leaderboard example-django example-kubernetes test faults fleet topologies lint format bench bench-peers docs wheel-test release-check matrix clean
 
 help:
 	@echo "make demo        a fleet without and with the lock, side by side"
 	@echo "make example-periodic, example-inventory, example-leaderboard, example-django: code to copy"
+	@echo "make example-kubernetes: the manifests checked, and their containers run as processes"
 	@echo "make test        all tests"
 	@echo "make faults      every way to end a worker, measured into docs/faults.md"
 	@echo "make fleet       what Kubernetes does to a fleet under load, measured into docs/kubernetes.md"
@@ -35,6 +36,10 @@ example-inventory: $(VENV)/.examples
 
 example-leaderboard: $(VENV)/.examples
 	$(BIN)/python -m examples.leaderboard
+
+# There is no cluster here: the containers' own commands, probes and ACL file run as processes.
+example-kubernetes: $(VENV)/.test
+	$(PYTEST) -q -n $(WORKERS) tests/kubernetes
 
 example-django: $(VENV)/.examples
 	$(BIN)/python -m examples.django
