@@ -45,7 +45,7 @@ example-django: $(VENV)/.examples
 	$(BIN)/python -m examples.django
 
 test: $(VENV)/.test
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
 
 faults: $(VENV)/.test
 	CELERY_RLOCK_FAULTS_TABLE=docs/faults.md $(PYTEST) -p no:xdist tests/faults

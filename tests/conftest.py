@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,18 +11,8 @@ from celery_rlock.core.scripts import Scripts
 from tests.support.proxy import Proxy
 from tests.support.servers import Server, available_kinds
 
-TESTS = Path(__file__).parent
-
 #: What most tests run on; the tests of the scripts and of the lock run on every kind there is.
 DEFAULT_KIND = os.environ.get("CELERY_RLOCK_TEST_SERVER", available_kinds()[0])
-
-#: Folders whose files take longest. They go first, so that no process is left alone with one of them.
-SLOW = ("fleet", "topologies", "faults", "waking", "trouble", "unique", "examples")
-
-
-def pytest_collection_modifyitems(items):
-    ranks = {name: rank for rank, name in enumerate(SLOW)}
-    items.sort(key=lambda item: ranks.get(item.path.relative_to(TESTS).parts[0], len(SLOW)))
 
 
 @pytest.fixture(scope="session")
