@@ -83,7 +83,7 @@ def show_the_logs_of_a_failure(request, running):
         show(running)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fleet(start_fleet):
     """Two prefork workers that take from `QUEUE`, and that no test harms."""
     with start_fleet(2, concurrency=2) as fleet:
