@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 Level = Literal["ok", "warn", "error", "skip"]
 
 #: From harmless to grave.
-LEVELS: tuple[Level, ...] = ("skip", "ok", "warn", "error")
 
 _SHOWN = 3
 

@@ -7,8 +7,7 @@ import click
 from celery_rlock.checks.catalogue import CHECKS, NAMES
 from celery_rlock.checks.setup import Setup
 from celery_rlock.ops.report import Line, Report
-
-_FINE, _PROBLEM, _UNREACHABLE = 0, 1, 3
+from celery_rlock.ops.session import FINE, PROBLEM, UNREACHABLE
 
 #: Without these the others have nothing to look at.
 _REACHING = ("connection", "broker")
@@ -55,5 +54,5 @@ def doctor(ctx: click.Context, *, as_json: bool, strict: bool, skip: tuple[str, 
 
 def _exit_code(report: Report, *, strict: bool) -> int:
     if report.has_error_in(*_REACHING):
-        return _UNREACHABLE
-    return _PROBLEM if report.errors or (strict and report.warnings) else _FINE
+        return UNREACHABLE
+    return PROBLEM if report.errors or (strict and report.warnings) else FINE

@@ -50,3 +50,14 @@ def ended():
         return example
 
     return wait
+
+
+@pytest.fixture(scope="module")
+def example(examples, ended):
+    """The example, over; a file's own `examples` starts it and its broken copy."""
+    return ended(examples[0])
+
+
+@pytest.fixture(scope="module")
+def broken(examples, ended):
+    return ended(examples[1])

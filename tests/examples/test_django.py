@@ -12,16 +12,6 @@ def examples(start_example, broken_copy):
     return start_example("django"), start_example("django", root=apart)
 
 
-@pytest.fixture(scope="module")
-def example(examples, ended):
-    return ended(examples[0])
-
-
-@pytest.fixture(scope="module")
-def broken(examples, ended):
-    return ended(examples[1])
-
-
 def test_it_ends_well_and_leaves_nothing_behind(example):
     assert example.process.returncode == 0, example.output()
 

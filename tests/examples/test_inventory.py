@@ -16,16 +16,6 @@ def examples(start_example, broken_copy):
     return start_example("inventory"), start_example("inventory", root=unfenced)
 
 
-@pytest.fixture(scope="module")
-def example(examples, ended):
-    return ended(examples[0])
-
-
-@pytest.fixture(scope="module")
-def broken(examples, ended):
-    return ended(examples[1])
-
-
 def test_it_ends_well_and_leaves_nothing_behind(example):
     assert example.process.returncode == 0, example.output()
 
