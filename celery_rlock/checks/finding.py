@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 Level = Literal["ok", "warn", "error", "skip"]
 
-#: From harmless to grave.
 
 _SHOWN = 3
 
