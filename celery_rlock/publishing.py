@@ -1,155 +1,122 @@
-"""`lock_from="publish"`: a task takes its keys when it is published, so that it is queued once."""
+"""`lock_from="publish"`: a task takes its keys in `apply_async`, so that a duplicate is never queued."""
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import suppress
+from typing import Any
 
-from kombu.serialization import dumps, loads
+from celery.result import AsyncResult
+from kombu.exceptions import EncodeError
 
 from celery_rlock import settings
-from celery_rlock.core.execution import new_delivery
-from celery_rlock.core.log import about, logger
-from celery_rlock.core.name import QUEUED, Name, Owner
-from celery_rlock.core.replies import Busy
-from celery_rlock.core.scripts import Scripts
-from celery_rlock.errors import ConfigurationError, DuplicateTask, LockUnavailable
-from celery_rlock.heir import seconds_until
-from celery_rlock.waiter import is_waiter
+from celery_rlock.core.lease import free_later, undo_acquire
+from celery_rlock.errors import LockUnavailable
+from celery_rlock.options.headers import read_headers
+from celery_rlock.options.plan import Plan
+from celery_rlock.outgoing import (
+    Message,
+    Publish,
+    as_received,
+    existing_result,
+    is_duplicate,
+    process_name,
+    publish_all_the_same,
+    publisher_name,
+    queue_lease,
+    run_by,
+)
+from celery_rlock.queueing import publish_pending
+from celery_rlock.running.releasing import free_queued
+from celery_rlock.server.clock import now
+from celery_rlock.server.lock_server import LockServer
+from celery_rlock.server.owner import EAGER, QUEUED, Owner, new_delivery
+from celery_rlock.server.redis_keys import RedisKeys
+from celery_rlock.server.replies import Busy, Release
 
-if TYPE_CHECKING:
-    from celery import Celery
-    from celery.result import AsyncResult
-
-    from celery_rlock.options import Options
-    from celery_rlock.plan import Plan
-
-#: What Celery gives to the members of a chain, group or chord, and what hangs on a task's end.
-_COMPANY = ("chain", "chord", "group_id", "root_id", "parent_id", "link", "link_error")
-
-
-class Message(NamedTuple):
-    """A task's message before it is published."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    task_id: str
-    options: dict[str, Any]
+_TRY_TO_FREE = 60.0
 
 
-def is_unique(task: Any, plan: Plan, options: dict[str, Any]) -> bool:
-    """Whether this call takes its keys now: not what runs here and now, nor what was accepted before."""
-    if plan.options.from_ != "publish" or task.app.conf.task_always_eager or not settings.enabled(task.app):
+def takes_keys(task: Any, plan: Plan, options: dict[str, Any]) -> bool:
+    """Whether this call takes its keys now. A retry or a waiter was accepted before and does not."""
+    if plan.options.from_ != "publish" or not settings.enabled(task.app):
         return False
-    return not options.get("retries") and not is_waiter(options.get("headers") or {})
+    headers = read_headers(options.get("headers") or {}, str(task.name))
+    return not options.get("retries") and not headers.is_waiter
 
 
-def publish_once(
-    task: Any, plan: Plan, message: Message, publish: Callable[[], AsyncResult[Any]]
-) -> AsyncResult[Any]:
-    """Publish under the keys; or give the result of the same task that has them, queued or running.
+def check_limits(task: Any, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise ConfigurationError if `lock_limit` gives no limit for these arguments."""
+    with suppress(EncodeError, TypeError):  # Celery tells what is wrong with these arguments
+        plan.limits_of(*as_received(task, Message(args, kwargs, "", {})))
 
-    Where somebody else has a key it is published without, and takes it when it runs; so is what Celery's
-    canvas or a callback hangs on, for that must not be left hanging.
+
+def publish_once(task: Any, plan: Plan, message: Message, publish: Publish) -> AsyncResult[Any]:
+    """Publish, unless the call is a duplicate: then return the result of the other one."""
+    how = publish_pending if plan.options.pending_places else _publish_with_keys
+    return how(task, plan, message, publish)
+
+
+def _publish_with_keys(task: Any, plan: Plan, message: Message, publish: Publish) -> AsyncResult[Any]:
+    """Take the keys and publish. If the same task already has them, return that task's result instead.
+
+    If another task holds a key, the call is published without its keys and takes them when it runs. So is a
+    member of a canvas or a task with callbacks, because dropping it would leave the others waiting.
     """
-    scripts = settings.server(task.app)
-    lease = queue_lease(task.app, plan.options, {"expires": task.expires, **message.options})
-    names = [scripts.name(key) for key in plan.keys_of(*_as_received(task, message))]
-    queued = _Queued(scripts, names, Owner(_publisher(), QUEUED, message.task_id))
+    lock_server = settings.server(task.app)
+    lease = queue_lease(task, plan.options, {"expires": task.expires, **message.options})
+    all_keys = plan.redis_keys(lock_server, *as_received(task, message))
+    queued = _QueuedKeys(lock_server, all_keys, Owner(publisher_name(), QUEUED, message.task_id))
     try:
         busy = queued.take(lease, str(task.name))
     except LockUnavailable as error:
-        if plan.options.unavailable == "fail":
-            raise
-        who = about(error.key, queued.owner, message.task_id)
-        text = "Task %s[%s] is published without its lock: %s"
-        logger.warning(text, task.name, message.task_id, error, extra=who)
+        publish_all_the_same(task, plan.options, message, error)
         busy = []
-    if len(busy) == len(names) and _is_duplicate(task, message, busy):
-        first = busy[0]
-        who = about(first.name.key, first.holder, first.task_id)
-        logger.info(
-            "Task %s is not published: %s has lock %r", task.name, first.holder, first.name.key, extra=who
-        )
-        if plan.options.duplicate == "raise":
-            raise DuplicateTask(first.name.key, first.task_id, first.holder)
-        return task.AsyncResult(first.task_id)  # type: ignore[no-any-return]
+    if len(busy) == len(all_keys) and is_duplicate(task, message, busy):
+        return existing_result(task, plan.options, busy[0])
+    is_eager = task.app.conf.task_always_eager
+    if is_eager:
+        publish = run_by(Owner(process_name(), EAGER + new_delivery(), message.task_id), publish)
     try:
-        return publish()
+        return publish(message)
     except BaseException:
-        if not busy:
+        if is_eager:  # with task_eager_propagates a retry raises and never runs, but has kept the keys
+            free_queued(lock_server, all_keys, message.task_id)
+        elif not busy:
             queued.free()
         raise
 
 
-def free_queued(scripts: Scripts, names: list[Name], task_id: str) -> None:
-    """Free what a task has had since it was published; nothing else."""
-    _Queued(scripts, names, Owner("", QUEUED, task_id)).free()
-
-
-def queue_lease(app: Celery, options: Options, message: dict[str, Any]) -> float:
-    """How long a task may keep its keys in the queue: beyond its ETA, but not beyond its expiry."""
-    lease = seconds_until(app, message.get("countdown") or message.get("eta")) + options.queue_ttl
-    if message.get("expires") is not None:
-        lease = min(lease, seconds_until(app, message["expires"]) + 1)
-    if lease <= 0:
-        raise ConfigurationError(
-            "the task's time in the queue is over before it is published: its expiry is in the past, or its "
-            f"ETA by more than lock_queue_ttl ({options.queue_ttl} s)"
-        )
-    return lease
-
-
-class _Queued:
+class _QueuedKeys:
     """The keys of a task that is being published: all of them, or none."""
 
-    def __init__(self, scripts: Scripts, names: list[Name], owner: Owner) -> None:
-        self._scripts, self._names, self.owner = scripts, names, owner
+    def __init__(self, lock_server: LockServer, all_keys: list[RedisKeys], owner: Owner) -> None:
+        self._lock_server, self._all_keys, self.owner = lock_server, all_keys, owner
+        self._attempt = new_delivery()
 
     def take(self, lease: float, task: str) -> list[Busy]:
-        """Take them. If any is busy, none is taken: those that are."""
+        """Take all keys. If any is busy, take none and return those that are."""
         busy = []
         try:
-            for name in self._names:
-                reply = self._scripts.acquire(name, self.owner, 1, lease, task)
+            for redis_keys in self._all_keys:
+                reply = self._lock_server.acquire(
+                    redis_keys, self.owner, 1, lease, task, attempt=self._attempt
+                )
                 if isinstance(reply, Busy):
                     busy.append(reply)
         except BaseException:
-            self.free()
+            for redis_keys in self._all_keys:
+                undo_acquire(self._lock_server, redis_keys, self.owner, self._attempt, lease)
             raise
         if busy:
             self.free()
         return busy
 
     def free(self) -> None:
-        for name in self._names:
+        """Free what this call has taken, and nothing that a later call with the same id takes."""
+        release = Release(fence=self._attempt)
+        for redis_keys in self._all_keys:
             try:
-                self._scripts.release(name, self.owner, 0)
-            except LockUnavailable as error:
-                who = about(name.key, self.owner, self.owner.task_id)
-                logger.warning("could not release lock %r, its lease ends it: %s", name.key, error, extra=who)
-
-
-def _is_duplicate(task: Any, message: Message, busy: list[Busy]) -> bool:
-    """Whether one other call of the same task has all the keys."""
-    if any(message.options.get(company) for company in _COMPANY):
-        return False
-    if len({one.task_id for one in busy}) > 1 or busy[0].task != task.name:
-        return False
-    # A task that runs may publish itself again, under its own id: `self.replace()`.
-    return busy[0].task_id != message.task_id or f"/{QUEUED}:" in busy[0].holder
-
-
-def _as_received(task: Any, message: Message) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments as the worker will have them, for it must make the same keys of them."""
-    serializer = message.options.get("serializer") or task.serializer or task.app.conf.task_serializer
-    content_type, encoding, data = dumps((message.args, message.kwargs), serializer)
-    args, kwargs = loads(data, content_type, encoding, accept=[content_type])
-    return tuple(args), kwargs
-
-
-def _publisher() -> str:
-    """Another one for each call: who publishes an id again is not who published it."""
-    return f"{os.getpid()}@{socket.gethostname()}/{new_delivery()}"
+                self._lock_server.release(redis_keys, self.owner, release)
+            except LockUnavailable:
+                give_up = now() + _TRY_TO_FREE
+                free_later(self._lock_server, redis_keys, self.owner, release, give_up=give_up)

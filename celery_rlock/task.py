@@ -2,71 +2,128 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal
 
-from celery import Task, states
+from celery import Celery, Task
+from celery.result import AsyncResult, EagerResult
 from celery.utils import uuid
+from kombu.exceptions import EncodeError
 
-import celery_rlock.release  # noqa: F401 - connects the release handler
-from celery_rlock import listeners, policy, publish, redelivery, settings, signals
-from celery_rlock.call import Call
-from celery_rlock.core.execution import running
-from celery_rlock.core.waiting import patient, wait
-from celery_rlock.errors import LockNotHeld, LockUnavailable
-from celery_rlock.heir import heir_of
-from celery_rlock.hold import Hold, current_lock, holding
-from celery_rlock.lost import watched
-from celery_rlock.options import Options
-from celery_rlock.plan import Plan
-from celery_rlock.waiter import WAITER_HEADERS, waited
-from celery_rlock.worker import steps
+from celery_rlock import publishing, settings
+from celery_rlock.errors import LockNotHeld
+from celery_rlock.options.forgotten import refuse_forgotten
+from celery_rlock.options.plan import Plan, plan_of
+from celery_rlock.outgoing import Message, as_received
+from celery_rlock.running.acquire import run_locked
+from celery_rlock.running.call import Call, call_of
+from celery_rlock.running.replaced import refuse_when_replaced
+from celery_rlock.running.task_lock import TaskLock, current_lock
+from celery_rlock.server.redis_keys import RedisKeys
+from celery_rlock.status import LockStatus
+from celery_rlock.telemetry import events, task_log, tracing  # noqa: F401 - they connect to our signals
 
 if TYPE_CHECKING:
-    from celery import Celery
-    from celery.result import AsyncResult, EagerResult
-
-    from celery_rlock.core.replies import Busy
-    from celery_rlock.core.scripts import Scripts
-
-    _Task = Task[Any, Any]
+    _Task = Task[Any, Any]  # celery-types makes Task generic; Celery's own class is not
 else:
     _Task = Task
 
+#: Added to every worker of an app with a locked task. Given by name, so that a publisher does not import
+#: them.
+_WORKER_STEPS = ("celery_rlock.worker.dead_children:Reaper", "celery_rlock.doctor.at_start:CheckAtStart")
+_CONSUMER_STEPS = (
+    "celery_rlock.worker.bootsteps:AnnounceRedeliveries",
+    "celery_rlock.worker.bootsteps:WakeWaiters",
+)
+
+_OneLimit = int | Callable[..., int]
+_OneKey = str | Callable[..., str | Iterable[str]]
+
 
 class LockedTask(_Task):
-    """Base class of tasks of which one at a time may run for each key.
+    """Base class of tasks that run one at a time per key, or `lock_limit` at a time.
 
-    Options are class attributes or arguments of the decorator:
+    Set options as class attributes or as arguments of the decorator:
     `@app.task(base=LockedTask, lock_key="account:{account_id}", lock_ttl=60)`.
     """
 
     abstract = True
     Request = "celery_rlock.worker.request:LockedRequest"
 
-    _lock_plan: Plan | None
+    # The options, declared for type checkers and editors. An option that a class does not set has no
+    # attribute: its value comes from the app's `rlock_…` setting, else from the default.
+    lock_key: _OneKey | list[_OneKey] | tuple[_OneKey, ...] | None
+    lock_limit: _OneLimit | list[_OneLimit] | tuple[_OneLimit, ...]
+    lock_ttl: float
+    lock_max_hold: float | None
+    lock_hold_at_least: float
+    lock_wait: float
+    lock_busy: Literal["retry", "skip", "fail", "reject", "replace"] | Callable[..., str]
+    lock_backoff: float
+    lock_backoff_max: float
+    lock_jitter: bool
+    lock_max_attempts: int | None
+    lock_unavailable: Literal["retry", "fail", "run"]
+    lock_lost: Literal["warn", "abort"] | Callable[..., object]
+    lock_from: Literal["run", "publish"]
+    lock_until: Literal["start", "return", "postrun"]
+    lock_pending: int
+    lock_queue_ttl: float
+    lock_duplicate: Literal["existing", "raise", "replace"]
+    lock_replicas: int
 
-    #: STARTED is stored by us, when the run has its lock: a copy must not store it over how its task ended.
+    _lock_plan: Plan | None
+    _lock_is_outside: bool
+
+    #: The user's `track_started`. We store STARTED ourselves, after acquiring, so that a redelivered message
+    #: cannot overwrite the final state.
     _lock_track_started = False
 
     @classmethod
-    def on_bound(cls, app: Celery) -> None:
+    def bind(cls, app: Celery) -> Celery:
+        """Not `on_bound`, which the user may override: no class can leave its lock out by mistake."""
+        super().bind(app)
         cls._lock_plan = Plan.of(cls, app)
         if cls._lock_plan is not None and cls.track_started:
             cls._lock_track_started, cls.track_started = True, False
-        steps.install(app)
+        _put_lock_outside(cls)
+        app.steps["worker"].update(_WORKER_STEPS)
+        app.steps["consumer"].update(_CONSUMER_STEPS)
+        refuse_forgotten(app)
+        return app
 
     @property
-    def lock(self) -> Hold:
-        """The lock of this execution. LockNotHeld where no locked task is running."""
-        hold = current_lock()
-        if hold is None:
+    def lock(self) -> TaskLock:
+        """The lock of this execution. Raises LockNotHeld outside of a running locked task."""
+        lock = current_lock()
+        if lock is None:
             raise LockNotHeld(str(self.name), "code outside of any locked task")
-        return hold
+        return lock
 
-    def apply_async(  # noqa: PLR0917 - as Celery has it
+    def lock_keys(self, /, *args: Any, **kwargs: Any) -> tuple[str, ...]:
+        """The keys that a call with these arguments takes, in sorted order. Asks no server."""
+        return tuple(redis_keys.key for redis_keys in self._redis_keys_of(args, kwargs))
+
+    def lock_of(self, /, *args: Any, **kwargs: Any) -> LockStatus:
+        """What is in Redis now about the lock of a call with these arguments: who has it, and who waits.
+
+        Raises LockUnavailable if Redis does not answer.
+        """
+        lock_server = settings.redis_server(self.app) if settings.enabled(self.app) else None
+        return LockStatus(self._redis_keys_of(args, kwargs), lock_server)
+
+    def _redis_keys_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[RedisKeys]:
+        plan = plan_of(self)
+        if plan is None:
+            return []
+        # The worker makes the keys from what the message carries.
+        with suppress(EncodeError):  # no message can carry this, so it is a direct call
+            args, kwargs = as_received(self, Message(args, kwargs, "", {}))
+        prefix = settings.prefix(self.app)
+        return [RedisKeys.of(key, prefix) for key in plan.keys_of(args, kwargs)]
+
+    def apply_async(  # noqa: PLR0917 - Celery's signature
         self,
         args: Any = None,
         kwargs: Any = None,
@@ -77,95 +134,71 @@ class LockedTask(_Task):
         shadow: str | None = None,
         **options: Any,
     ) -> AsyncResult[Any]:
-        """As Celery's, and with `lock_…` options for this call."""
+        """Like Celery's, and takes `lock_…` options for this call."""
         options |= {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
         send = super().apply_async
-        plan = self._lock_plan
+        plan = plan_of(self)
         if plan is None:
             return send(args, kwargs, task_id, **options)
         plan, options = plan.for_call(options)
-        if not publish.is_unique(self, plan, options):
+        if plan.has_computed_limit:
+            publishing.check_limits(self, plan, tuple(args or ()), kwargs or {})
+        if not publishing.takes_keys(self, plan, options):
             return send(args, kwargs, task_id, **options)
-        message = publish.Message(tuple(args or ()), kwargs or {}, task_id or uuid(), options)
-        return publish.publish_once(
-            self, plan, message, lambda: send(message.args, message.kwargs, message.task_id, **options)
+        message = Message(tuple(args or ()), kwargs or {}, task_id or uuid(), options)
+        return publishing.publish_once(
+            self, plan, message, lambda m: send(m.args, m.kwargs, m.task_id, **m.options)
         )
 
     def apply(self, *args: Any, **options: Any) -> EagerResult[Any]:
-        """As Celery's, and with `lock_…` options for this call."""
-        if self._lock_plan is not None:
-            _, options = self._lock_plan.for_call(options)
+        """Like Celery's, and takes `lock_…` options for this call."""
+        plan = plan_of(self)
+        if plan is not None:
+            _, options = plan.for_call(options)
         return super().apply(*args, **options)
 
+    def retry(self, *args: Any, **options: Any) -> Any:
+        """Like Celery's. From here on `lock_lost="abort"` does not interrupt the run, nor does a newer call.
+
+        Celery drops the message of a task whose `retry()` is interrupted while it publishes. A run that a
+        newer call has replaced before ends instead of being retried.
+        """
+        lock, request = current_lock(), self.request_stack.top
+        refuse_when_replaced(call_of(request) if request is not None else None)
+        if lock is not None:
+            lock._lock.spare_run()  # noqa: SLF001 - not for users, but for this package
+        return super().retry(*args, **options)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        scripts = settings.server(self.app)
-        call = Call(self, args, kwargs)
-        if self._lock_plan is None:
-            return call.run()
-        plan = self._lock_plan.for_headers(call.header)
-        with running(call.execution):
-            return _run_locked(call, plan, scripts)
+        """Inside the lock, which `_put_lock_outside` has put around it: on to the next class, or `run()`."""
+        request = self.request_stack.top
+        call = call_of(request) if request is not None else None
+        following = super().__call__
+        if getattr(following, "__func__", None) is not Task.__call__ or call is None or not call.begin_run():
+            return following(*args, **kwargs)
+        return self.run(*args, **kwargs)  # Celery's own `__call__` would push a second request
 
 
-def _run_locked(call: Call, plan: Plan, scripts: Scripts) -> Any:
-    names = [scripts.name(key) for key in plan.keys_of(call.args, call.kwargs)]
-    leases = tuple(call.execution.lease(scripts, name, str(call.task.name)) for name in names)
-    until_postrun = plan.options.until == "postrun" and call.traced
-    hold = call.hold = Hold(call.execution, leases, until_postrun=until_postrun)
-    try:
-        if plan.options.until == "start":
-            publish.free_queued(scripts, names, call.execution.owner.task_id)
-        else:
-            _acquire(call, plan.options, hold, scripts)
-        with holding(hold), watched(call, hold, plan.options):
-            _store_started(call)
-            return _run(call, plan.options, hold)
-    finally:
-        signals.run_ended.send(sender=call.task, call=call)
+def _put_lock_outside(cls: type[LockedTask]) -> None:
+    """Make the `__call__` of a task's class take the lock, around the `__call__` that the class has.
 
-
-def _acquire(call: Call, options: Options, hold: Hold, scripts: Scripts) -> None:
-    """Get in, or end this attempt by an exception; without the lock only where the options say so."""
-    try:
-        busy = _wait_for(call, options, hold, scripts)
-        if busy is None:
-            redelivery.drop_if_ended(call, hold)
-    except LockUnavailable as error:
-        policy.on_unavailable(call, options, error)
+    A base class with its own `__call__`, such as Flask's app context, may stand before `LockedTask` or after
+    it, and may call `super()` or `run()`. Either way the lock is outside, and the user's code inside.
+    """
+    if "_lock_is_outside" in vars(cls):
         return
-    if busy is not None:
-        policy.on_busy(call, options, busy)
-    if options.max_hold is not None:
-        hold.renew_for(options.max_hold)
-    seconds = waited(call, max(hold.tokens.values()))
-    call.forget(*WAITER_HEADERS)
-    listeners.attend(call.request, seconds)
-    signals.lock_acquired.send(sender=call.task, lock=hold, request=call.request, waited=seconds)
+    found: Callable[..., Any] = cls.__call__
+    after = super(LockedTask, cls).__call__
+    inner = None if found is LockedTask.__call__ and after is Task.__call__ else found
 
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it becomes one
+        if type(self) is not cls:  # reached by `super()` of a subclass, which has the lock
+            return found(self, *args, **kwargs)
+        plan = plan_of(self)
+        if plan is None:
+            return Call(self, args, kwargs, inner).run()
+        lock_server = settings.server(self.app)
+        return run_locked(Call(self, args, kwargs, inner), plan, lock_server)
 
-def _wait_for(call: Call, options: Options, hold: Hold, scripts: Scripts) -> Busy | None:
-    # Without a message to schedule again, waiting here is the only way to retry; a lease is the bound.
-    in_place = not call.by_message
-    longest = max(options.wait, options.ttl) if in_place and options.busy == "retry" else options.wait
-    attempt: Callable[[], Busy | None] = partial(hold.enter, options.ttl, options.replicas)
-    if longest > 0:
-        attempt = policy.telling_of_the_first_busy(call, attempt)
-    if in_place and options.unavailable == "retry":
-        attempt = patient(attempt, scripts)
-    return wait(attempt, scripts, call.execution.owner, longest)
-
-
-def _store_started(call: Call) -> None:
-    if call.by_message and call.task._lock_track_started and not call.request.ignore_result:  # noqa: SLF001
-        meta = {"pid": os.getpid(), "hostname": call.request.hostname}
-        call.task.backend.store_result(call.request.id, meta, states.STARTED, request=call.request)
-
-
-def _run(call: Call, options: Options, hold: Hold) -> Any:
-    try:
-        result = call.run()
-    except BaseException as error:
-        hold.heir = heir_of(call.task.app, options, hold, error)
-        raise
-    hold.heir = heir_of(call.task.app, options, hold, None)
-    return result
+    cls.__call__ = __call__  # type: ignore[method-assign]
+    cls._lock_is_outside = True

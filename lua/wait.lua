@@ -1,15 +1,18 @@
--- wait.lua: take a place among the waiters, or ask from there whether the lock is free.
+-- wait.lua: take a place in line, or ask from there whether the first waiter can enter.
 -- KEYS[1] lock    hash, see lua/README.md
--- KEYS[2] waiters who waits for the lock, by when they came
--- KEYS[3] woken   that somebody was woken a moment ago
--- ARGV[1] waiter  who waits: listener:delivery:task-id
--- ARGV[2] since   when it found the lock busy (acquire.lua said so); empty: now
+-- KEYS[2] waiters sorted set of the waiters, by when they first found the lock busy
+-- KEYS[3] woken   the waiter whose turn it is
+-- ARGV[1] waiter  the caller, listener:delivery:task-id, or listener/limit:delivery:task-id for one of several places
+-- ARGV[2] since   when it found the lock busy, in microseconds (acquire.lua tells); 0: now
 -- ARGV[3] keep    how long its place is kept unless it asks again, in milliseconds
--- ARGV[4] trust   how long one who was woken may take to come, in milliseconds
--- returns 0 free, and nobody was woken: the asker is to wake the first · -1 it is the asker's own, since it was
--- published · else in how many milliseconds to ask again
+-- returns 0 there is room, and it is no waiter's turn: the caller must wake the first · -1 the caller's task has held
+--   it since it was published · else milliseconds until the caller must ask again
+local id = string.match(ARGV[1], '^[^:]+:[^:]+:(.*)')
+if not id then
+  return redis.error_reply('ERR the waiter must be listener:delivery:task-id')
+end
 local since = ARGV[2]
-if since == '' then
+if since == '0' then
   local time = redis.call('TIME')
   since = string.format('%.0f', time[1] * 1000000 + time[2])
 end
@@ -19,14 +22,26 @@ if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[3]) then
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
 end
 
-if redis.call('HEXISTS', KEYS[1], 'queued:' .. string.match(ARGV[1], '^[^:]*:[^:]*:(.*)')) == 1 then
+if redis.call('HEXISTS', KEYS[1], 'queued:' .. id) == 1 then
   return -1
 end
-
--- Held until then, or free and somebody is on the way.
-local later = math.max(redis.call('PTTL', KEYS[1]), redis.call('PTTL', KEYS[3]))
-if later > 0 then
-  return later
+local fields = redis.call('HGETALL', KEYS[1])
+local taken, lowest, ends = 0, math.huge, math.huge
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+for i = 1, #fields, 2 do
+  local lease, limit = string.match(fields[i + 1], '^(%d+) %d+ (%d+) ')
+  if not lease or tonumber(lease) >= 2 ^ 53 then -- one owner has the whole key, or another program wrote this
+    return math.max(0, redis.call('PTTL', KEYS[1]), redis.call('PTTL', KEYS[3]))
+  elseif tonumber(lease) <= now then
+    redis.call('HDEL', KEYS[1], fields[i])
+  else
+    taken, lowest, ends = taken + 1, math.min(lowest, limit), math.min(ends, lease)
+  end
 end
-redis.call('SET', KEYS[3], ARGV[1], 'PX', ARGV[4])
-return 0
+local first = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+local limit_of_first = math.max(1, tonumber(string.match(first or '', '^[^:/]*/(%d+):') or 1))
+if taken >= math.min(lowest, limit_of_first) then
+  return math.max(1, math.ceil((ends - now) / 1000))
+end
+return math.max(0, redis.call('PTTL', KEYS[3]))

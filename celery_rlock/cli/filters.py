@@ -1,20 +1,21 @@
-"""Which locks are wanted: the filters of `ls` and `watch`."""
+"""The filters of `ls` and `watch`, and the search that applies them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from celery_rlock.core.entry import Entry
-from celery_rlock.ops.rows import ORDERS
+from celery_rlock.cli.rows import ORDERS
+from celery_rlock.server.inventory import Inventory
+from celery_rlock.server.lock_record import LockRecord
 
 if TYPE_CHECKING:
-    _ParamType = click.ParamType[float]  # generic, but not in every click that Celery takes
+    _ParamType = click.ParamType[float]  # not generic in every click that Celery accepts
 else:
     _ParamType = click.ParamType
 
@@ -31,13 +32,13 @@ class Seconds(_ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value).strip())
         if match is None:
-            self.fail(f"{value!r} is not a time: write 90, 90s, 1.5h or 2d", param, ctx)
+            self.fail(f"{value!r} is not a duration: write 90, 90s, 1.5h or 2d", param, ctx)
         return float(match[1]) * _UNITS[match[2]]
 
 
 @dataclass(frozen=True)
 class Filter:
-    """A pattern without wildcards is looked for anywhere in the text."""
+    """Which locks to show. A pattern without wildcards may match anywhere in the text."""
 
     pattern: str | None = None
     task: str | None = None
@@ -45,18 +46,23 @@ class Filter:
     older_than: float | None = None
     sort: str | None = None
 
-    def wants_key(self, key: str) -> bool:
+    def search(self, inventory: Inventory) -> Iterator[list[LockRecord]]:
+        """The matching locks, in batches as they are found; a batch may be empty."""
+        for batch in inventory.locks(self._matches_key):
+            yield [record for record in batch if self._matches(record)]
+
+    def sorted(self, records: list[LockRecord]) -> list[LockRecord]:
+        return sorted(records, key=ORDERS[self.sort or "held"])
+
+    def _matches_key(self, key: str) -> bool:
         return _matches(self.pattern, key)
 
-    def wants(self, entry: Entry) -> bool:
+    def _matches(self, record: LockRecord) -> bool:
         return (
-            _matches(self.task, entry.task)
-            and _matches(self.worker, entry.owner.worker)
-            and (self.older_than is None or entry.held_for >= self.older_than)
+            _matches(self.task, record.task)
+            and _matches(self.worker, record.owner.worker)
+            and (self.older_than is None or record.held_for >= self.older_than)
         )
-
-    def sorted(self, entries: list[Entry]) -> list[Entry]:
-        return sorted(entries, key=ORDERS[self.sort or "held"])
 
 
 def filter_options(command: F) -> F:
@@ -65,10 +71,10 @@ def filter_options(command: F) -> F:
         click.option(
             "--sort",
             type=click.Choice(list(ORDERS)),
-            help="Order of the rows; needs all of them before the first is written. On a terminal: held.",
+            help="Order of the rows, which are then written after the search. On a terminal: held.",
         ),
         click.option(
-            "--older-than", type=Seconds(), help="Only locks held for so long: 90, 90s, 15m, 2h, 1d."
+            "--older-than", type=Seconds(), help="Only locks held at least this long: 90, 90s, 15m, 2h, 1d."
         ),
         click.option(
             "--worker", metavar="PATTERN", help="Only locks held in workers whose nodename matches."

@@ -1,4 +1,4 @@
-"""`celery rlock ls`: the locks that are held now."""
+"""`celery rlock ls`: list the locks that are held now."""
 
 from __future__ import annotations
 
@@ -8,84 +8,77 @@ from typing import Any
 
 import click
 
-from celery_rlock.core.entry import Entry
-from celery_rlock.core.inventory import Inventory
-from celery_rlock.ops import rows
-from celery_rlock.ops.filters import Filter, filter_options
-from celery_rlock.ops.output import Output
-from celery_rlock.ops.session import FINE, PROBLEM, LockCommand, Session, json_option
+from celery_rlock.cli import rows
+from celery_rlock.cli.filters import Filter, filter_options
+from celery_rlock.cli.session import LockCommand, Session, json_option
+from celery_rlock.doctor.output import ExitCode, Output
+from celery_rlock.server.inventory import Inventory
+from celery_rlock.server.lock_record import LockRecord
 
-#: A search that is over before shows no progress bar.
-_PATIENCE = 0.5
+#: A search that takes longer than this shows a progress bar.
+_QUICK = 0.5
+
+#: The most keys to report that are no locks.
 _FOREIGN_SHOWN = 5
 
 
 @click.command(cls=LockCommand)
 @filter_options
-@json_option("One JSON object a lock, a line each, as they are found.")
+@json_option("Write one JSON object per lock, one per line, as the search finds them.")
 @click.pass_context
-def ls(ctx: click.Context, /, *, as_json: bool, **wanted: Any) -> None:
-    """List the locks whose key matches PATTERN: who holds each, for how long, and how many wait.
+def ls(ctx: click.Context, /, *, as_json: bool, **filters: Any) -> None:
+    """List the locks whose key matches PATTERN: the holder, since when, and the number of waiters.
 
-    Found by SCAN in small steps, on every primary of a Cluster. Piped, the rows are written as they are
-    found, between tabs. Exit code 1: there is none.
+    The search uses SCAN in small steps, on every primary of a Cluster. In a pipe, each row is written as soon
+    as it is found, with tabs between the cells. Exit code 1: no lock matches.
     """
-    session, chosen = Session(ctx, as_json=as_json), Filter(**wanted)
+    session, chosen = Session(ctx, as_json=as_json), Filter(**filters)
     inventory, output = session.inventory, session.output
-    found = _wanted(inventory, chosen)
+    found = chosen.search(inventory)
     if output.is_terminal and not as_json:
         count = _show(output, inventory, chosen, found)
+    elif chosen.sort:
+        count = _stream(output, [chosen.sorted([record for batch in found for record in batch])])
     else:
-        ordered = chosen.sorted([entry for batch in found for entry in batch]) if chosen.sort else None
-        count = _stream(output, found if ordered is None else [ordered])
-    _tell_foreign(inventory)
+        count = _stream(output, found)
+    _report_foreign(inventory)
     if not count:
-        output.problem("no lock matches" if any(wanted.values()) else "no lock is held")
-    session.end(FINE if count else PROBLEM)
+        output.problem("no lock matches" if any(filters.values()) else "no lock is held")
+    session.end(ExitCode.FINE if count else ExitCode.PROBLEM)
 
 
-def snapshot(inventory: Inventory, chosen: Filter) -> list[Entry]:
-    """All that are wanted, in their order."""
-    return chosen.sorted([entry for batch in _wanted(inventory, chosen) for entry in batch])
-
-
-def _wanted(inventory: Inventory, chosen: Filter) -> Iterator[list[Entry]]:
-    for batch in inventory.locks(chosen.wants_key):
-        yield [entry for entry in batch if chosen.wants(entry)]
-
-
-def _stream(output: Output, found: Iterable[list[Entry]]) -> int:
+def _stream(output: Output, found: Iterable[list[LockRecord]]) -> int:
     count = 0
     for batch in found:
-        for entry in batch:
+        for record in batch:
             if output.as_json:
-                output.document(rows.as_json(entry))
+                output.document(rows.as_json(record))
             else:
                 if not count:
                     output.row(*(column.title for column in rows.COLUMNS))
-                output.row(*rows.cells(entry))
+                output.row(*rows.cells(record))
             count += 1
     return count
 
 
-def _show(output: Output, inventory: Inventory, chosen: Filter, found: Iterator[list[Entry]]) -> int:
+def _show(output: Output, inventory: Inventory, chosen: Filter, found: Iterator[list[LockRecord]]) -> int:
     if output.console is not None:
         found = _with_progress(output, inventory, found)
-    entries = chosen.sorted([entry for batch in found for entry in batch])
-    rows.write(output, entries)
-    return len(entries)
+    records = chosen.sorted([record for batch in found for record in batch])
+    rows.write(output, records)
+    return len(records)
 
 
 def _with_progress(
-    output: Output, inventory: Inventory, found: Iterator[list[Entry]]
-) -> Iterator[list[Entry]]:
+    output: Output, inventory: Inventory, found: Iterator[list[LockRecord]]
+) -> Iterator[list[LockRecord]]:
     from rich.progress import Progress  # noqa: PLC0415 - an extra
 
     bar = Progress(console=output.console, transient=True)
-    task, began = bar.add_task("looking for locks"), monotonic()
+    task, began = bar.add_task("searching for locks"), monotonic()
     try:
         for batch in found:
-            if not bar.live.is_started and monotonic() - began > _PATIENCE:
+            if not bar.live.is_started and monotonic() - began > _QUICK:
                 bar.start()
             bar.update(task, total=inventory.progress.keys, completed=inventory.progress.looked_at)
             yield batch
@@ -94,8 +87,9 @@ def _with_progress(
             bar.stop()
 
 
-def _tell_foreign(inventory: Inventory) -> None:
+def _report_foreign(inventory: Inventory) -> None:
     for name in inventory.progress.foreign[:_FOREIGN_SHOWN]:
         Output.problem(
-            f"not a lock, and no lock can be taken there: {name} (delete it, or change rlock_prefix)"
+            f"the Redis key {name} is not a lock, so no lock can be taken there: delete it, or change "
+            "rlock_prefix"
         )

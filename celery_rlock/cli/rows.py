@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from celery_rlock.core.entry import HELD, Entry
-from celery_rlock.ops.output import Output, Piece, styled
-from celery_rlock.ops.wording import counted, duration
+from celery_rlock.doctor.output import Output, Piece, counted, duration, styled
+from celery_rlock.server.lock_record import LockRecord
+from celery_rlock.server.owner import HELD
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # rich is an extra
     from rich.table import Table
 
-#: Narrower terminals get a few lines for each lock instead of a table.
+#: A narrower terminal gets a few lines for each lock instead of a table.
 TABLE_WIDTH = 160
 
-#: Cells that somebody copies.
+#: These cells are never folded, so that a user can copy them.
 _WHOLE = {"TASK ID", "TOKEN"}
 
 _STYLES = {HELD: "green", "queued": "cyan", "resting": "yellow"}
@@ -23,102 +23,112 @@ _STYLES = {HELD: "green", "queued": "cyan", "resting": "yellow"}
 
 class Column(NamedTuple):
     title: str
-    cell: Callable[[Entry], str]
+    cell: Callable[[LockRecord], str]
     right: bool = False
 
 
-def process_of(entry: Entry) -> str:
-    """The worker; of what is queued, who published it."""
-    return entry.owner.worker.partition("/")[0] if entry.state == "queued" else entry.owner.worker
+def process_of(record: LockRecord) -> str:
+    """The holder's worker; for a queued lock, the process that published the task."""
+    return record.owner.worker.partition("/")[0] if record.state == "queued" else record.owner.worker
+
+
+def place(record: LockRecord) -> str:
+    """Which of how many places the holder has, counted from 0: `3 of 20`. Empty if the key has only one."""
+    return f"{record.slot} of {record.limit}" if record.limit > 1 else ""
 
 
 COLUMNS = (
-    Column("KEY", lambda entry: entry.key),
-    Column("STATE", lambda entry: entry.state),
-    Column("TASK", lambda entry: entry.task or "-"),
+    Column("KEY", lambda record: record.key),
+    Column("STATE", lambda record: record.state),
+    Column("TASK", lambda record: record.task or "-"),
     Column("WORKER", process_of),
-    Column("TASK ID", lambda entry: entry.owner.task_id),
-    Column("HELD FOR", lambda entry: duration(entry.held_for), right=True),
-    Column("LEASE LEFT", lambda entry: duration(entry.lease_left), right=True),
-    Column("DEPTH", lambda entry: str(entry.depth), right=True),
-    Column("TOKEN", lambda entry: str(entry.token), right=True),
-    Column("WAITERS", lambda entry: str(entry.waiters), right=True),
+    Column("TASK ID", lambda record: record.owner.task_id),
+    Column("HELD FOR", lambda record: duration(record.held_for), right=True),
+    Column("LEASE LEFT", lambda record: duration(record.lease_left), right=True),
+    Column("DEPTH", lambda record: str(record.depth), right=True),
+    Column("TOKEN", lambda record: str(record.token), right=True),
+    Column("WAITERS", lambda record: str(record.waiters), right=True),
+    Column("PLACE", lambda record: place(record) or "-", right=True),
 )
 
-#: What `--sort` knows; the longest, the most and the largest first.
-ORDERS: dict[str, Callable[[Entry], Any]] = {
-    "held": lambda entry: -entry.held_for,
-    "lease": lambda entry: entry.lease_left,
-    "waiters": lambda entry: -entry.waiters,
-    "depth": lambda entry: -entry.depth,
-    "token": lambda entry: entry.token,
-    "key": lambda entry: entry.key,
-    "task": lambda entry: (entry.task, entry.key),
-    "worker": lambda entry: (entry.owner.worker, entry.key),
+#: The values of `--sort`. Times, waiters and depths have the largest first.
+ORDERS: dict[str, Callable[[LockRecord], Any]] = {
+    "held": lambda record: -record.held_for,
+    "lease": lambda record: record.lease_left,
+    "waiters": lambda record: -record.waiters,
+    "depth": lambda record: -record.depth,
+    "token": lambda record: record.token,
+    "key": lambda record: record.key,
+    "task": lambda record: (record.task, record.key),
+    "worker": lambda record: (record.owner.worker, record.key),
 }
 
 
-def as_json(entry: Entry) -> dict[str, Any]:
+def as_json(record: LockRecord) -> dict[str, Any]:
     return {
-        "key": entry.key,
-        "digested": entry.digested,
-        "redis_key": entry.name.lock,
-        "state": entry.state,
-        "task": entry.task,
-        "worker": process_of(entry),
-        "task_id": entry.owner.task_id,
-        "owner": str(entry.owner),
-        "since": entry.since,
-        "held_for": round(entry.held_for, 3),
-        "lease_left": entry.lease_left,
-        "depth": entry.depth,
-        "token": entry.token,
-        "waiters": entry.waiters,
-        "copy": entry.copy,
+        "key": record.key,
+        "digested": record.digested,
+        "redis_key": record.redis_keys.lock,
+        "state": record.state,
+        "task": record.task,
+        "worker": process_of(record),
+        "task_id": record.owner.task_id,
+        "owner": str(record.owner),
+        "since": record.since,
+        "held_for": round(record.held_for, 3),
+        "lease_left": record.lease_left,
+        "depth": record.depth,
+        "token": record.token,
+        "waiters": record.waiters,
+        "redelivery": record.redelivered,
+        "slot": record.slot,
+        "limit": record.limit,
+        "replaced_by": record.replaced_by,
     }
 
 
-def cells(entry: Entry) -> list[str]:
-    return [column.cell(entry) for column in COLUMNS]
+def cells(record: LockRecord) -> list[str]:
+    return [column.cell(record) for column in COLUMNS]
 
 
-def who(entry: Entry) -> str:
-    """The holder in a few words."""
-    task = f"{entry.task or 'RLock'}[{entry.owner.task_id}]"
-    if entry.state == "queued":
-        return f"{task}, published by {process_of(entry)}"
-    return f"{task} on {entry.owner.worker}"
+def holder(record: LockRecord) -> str:
+    """The holder in a few words: `task[id] on worker`."""
+    task = f"{record.task or 'RLock'}[{record.owner.task_id}]"
+    if record.state == "queued":
+        return f"{task}, published by {process_of(record)}"
+    return f"{task} on {record.owner.worker}"
 
 
-def lines(entry: Entry) -> list[list[Piece]]:
-    """For a narrow terminal."""
-    times = f"{duration(entry.held_for)}, lease {duration(entry.lease_left)}"
-    waiters = f", {counted(entry.waiters, 'waiter')}" if entry.waiters else ""
+def lines(record: LockRecord) -> list[list[Piece]]:
+    """The lock in three lines, for a narrow terminal."""
+    times = f"{duration(record.held_for)}, lease {duration(record.lease_left)}"
+    waiters = f", {counted(record.waiters, 'waiter')}" if record.waiters else ""
+    where = f", place {place(record)}" if place(record) else ""
     return [
-        [(entry.key, "bold"), "  ", (entry.state, _STYLES[entry.state]), f" {times}{waiters}"],
-        [f"  {who(entry)}"],
-        [(f"  depth {entry.depth}, token {entry.token}", "dim")],
+        [(record.key, "bold"), "  ", (record.state, _STYLES[record.state]), f" {times}{waiters}"],
+        [f"  {holder(record)}"],
+        [(f"  depth {record.depth}, token {record.token}{where}", "dim")],
     ]
 
 
-def table(entries: Iterable[Entry]) -> Table:
+def table(records: Iterable[LockRecord]) -> Table:
     from rich.table import Table  # noqa: PLC0415 - an extra
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in COLUMNS:
         justify: Literal["left", "right"] = "right" if column.right else "left"
         shown.add_column(column.title, justify=justify, overflow="fold", no_wrap=column.title in _WHOLE)
-    for entry in entries:
-        style = {"KEY": "bold", "STATE": _STYLES[entry.state]}
-        shown.add_row(*(styled((column.cell(entry), style.get(column.title, ""))) for column in COLUMNS))
+    for record in records:
+        style = {"KEY": "bold", "STATE": _STYLES[record.state]}
+        shown.add_row(*(styled((column.cell(record), style.get(column.title, ""))) for column in COLUMNS))
     return shown
 
 
-def write(output: Output, entries: list[Entry]) -> None:
-    """All of them, on a terminal."""
+def write(output: Output, records: list[LockRecord]) -> None:
+    """Write all of them to a terminal, as a table if it is wide enough."""
     if output.console is not None and output.width >= TABLE_WIDTH:
-        output.console.print(table(entries))
+        output.console.print(table(records))
         return
-    for entry in entries:
-        for line in lines(entry):
+    for record in records:
+        for line in lines(record):
             output.line(*line)

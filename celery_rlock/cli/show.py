@@ -1,81 +1,133 @@
-"""`celery rlock show KEY`: all of one lock."""
+"""`celery rlock show KEY`: everything about one lock."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from celery_rlock.core.entry import DIGESTED, HELD, Entry, WaiterEntry
-from celery_rlock.ops import rows
-from celery_rlock.ops.fleet import Fleet, ask
-from celery_rlock.ops.output import Output
-from celery_rlock.ops.session import FINE, PROBLEM, LockCommand, Session, json_option, timeout_option
-from celery_rlock.ops.verdict import Verdict, verdict
-from celery_rlock.ops.wording import duration, moment
+from celery_rlock.cli import rows
+from celery_rlock.cli.by_id import is_uuid
+from celery_rlock.cli.session import LockCommand, Session, json_option, timeout_option
+from celery_rlock.cli.verdict import Verdict, WorkerAnswers, ask_workers, verdict
+from celery_rlock.doctor.output import ExitCode, Output, duration, moment
+from celery_rlock.server.lock_record import LockRecord, WaiterRecord, names_of
+from celery_rlock.server.owner import HELD
+from celery_rlock.server.redis_keys import DIGESTED
 
+#: What the texts of `_log_texts` find.
 _LOG_MEANINGS = (
-    "who found it busy and what became of them, who lost it, what could not be renewed or released",
-    "whatever is said of the holder's task",
-    "this run of it only",
+    "every line about this lock: busy, lost, not renewed, not released",
+    "every line about the holder's task",
+    "only the lines about this run",
 )
+
+
+@dataclass(frozen=True)
+class Line:
+    """The waiters of a lock: how many, the first of them, and those whose processes are gone."""
+
+    count: int
+    first: list[WaiterRecord]
+    silent: set[str] | None  #: the listeners that are gone; None: this user may not ask
+    gone: int  #: how many waiters belong to them
+
+    @property
+    def text(self) -> str:
+        """`3, 2 of them gone`."""
+        return f"{self.count}, {self.gone} of them gone" if self.gone else str(self.count)
+
+    def is_alive(self, waiter: WaiterRecord) -> bool | None:
+        return None if self.silent is None else waiter.listener not in self.silent
 
 
 @click.command(cls=LockCommand)
 @click.argument("key")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Waiters to show.")
 @timeout_option(1.0)
-@json_option("One JSON document.")
+@json_option("Write one JSON document.")
 @click.pass_context
 def show(ctx: click.Context, /, *, key: str, limit: int, timeout: float, as_json: bool) -> None:
-    """Show all of one lock: why it is held, its holder, its waiters in order, what the workers say of them,
-    and what to look for in the logs.
+    """Show everything about one lock: why it is held, its holder, its waiters in order, what the workers say
+    about them, and what to search for in the logs.
 
-    KEY is the key, its name in Redis, or the key as `ls` shows it. Exit code 1: nobody holds it, or its
-    holder does not seem to live.
+    KEY is the key, its Redis key, or the key as `ls` shows it. Exit code 1: the lock is free, or its holder
+    seems to be dead.
     """
     session = Session(ctx, as_json=as_json)
-    entry = session.find(key)
-    if entry is None:
-        _tell_free(session, key)
-        session.end(PROBLEM)
-    _, waiters = session.inventory.waiters(entry.name.lock, limit)
-    fleet = ask(session.app, entry.name.lock, timeout)
-    said = verdict(entry, fleet)
+    records = session.find(key)
+    if not records:
+        _report_free(session, key, limit, timeout)
+        session.end(ExitCode.PROBLEM)
+    lock = records[0].redis_keys.lock
+    line = _line(session, lock, limit)
+    workers = ask_workers(session.app, lock, timeout)
+    holders = [(record, verdict(record, workers)) for record in records]
     if as_json:
-        session.output.document(_document(entry, waiters, fleet, said))
+        session.output.document(_document(holders, line, workers))
     else:
-        _write(session.output, entry, waiters, fleet, said)
-    session.end(FINE if said.is_fine else PROBLEM)
+        _write(session.output, holders, line, workers)
+    session.end(ExitCode.FINE if all(judged.is_fine for _, judged in holders) else ExitCode.PROBLEM)
 
 
-def _tell_free(session: Session, key: str) -> None:
-    if session.inventory.progress.foreign:
-        session.output.problem(
-            f"the Redis key {session.inventory.progress.foreign[0]} is not a lock: delete it"
-        )
+def _line(session: Session, lock: str, limit: int) -> Line:
+    inventory = session.inventory
+    count, first = inventory.waiters(lock, limit)
+    listeners = Counter(waiter.listener for _, waiter in inventory.line(lock)) if count else Counter()
+    silent = inventory.silent(lock, listeners)
+    return Line(count, first, silent, sum(listeners[listener] for listener in silent or ()))
+
+
+def _report_free(session: Session, key: str, limit: int, timeout: float) -> None:
+    foreign = session.inventory.progress.foreign
+    names = names_of(key, session.lock_server.prefix)
+    line = next((line for line in (_line(session, n.lock, limit) for n in names) if line.count), None)
+    if foreign:
+        session.output.problem(f"the Redis key {foreign[0]} is not a lock: delete it")
         return
-    count, _ = session.inventory.waiters(session.scripts.name(key).lock, 1)
+    workers = ask_workers(session.app, names[0].lock, timeout if line else 0)
+    waiters, gone = (line.count, line.gone) if line else (0, 0)
     if session.output.as_json:
-        session.output.document({"key": key, "state": "free", "waiters": count})
-    waiting = f"; {count} waited for it a moment ago, and the first is being woken" if count else ""
-    session.output.problem(f"nobody holds {key!r}{waiting}", "celery rlock ls shows what is held")
+        in_line = [_waiter(waiter, line, workers) for waiter in line.first] if line else []
+        free = {"key": key, "state": "free", "waiters": waiters, "gone": gone, "in_line": in_line}
+        session.output.document(free)
+    elif line:
+        _write_waiters(session.output, line, workers)
+    hint = "celery rlock ls lists the locks that are held"
+    if is_uuid(key):
+        hint = f"show takes the key of a lock; for the task with this id: celery rlock explain {key}"
+    waiting = f"; waiters: {line.text}" if line else ""
+    session.output.problem(f"the lock {key!r} is free{waiting}", hint)
 
 
-def _document(entry: Entry, waiters: list[WaiterEntry], fleet: Fleet, said: Verdict) -> dict[str, Any]:
+_Holders = list[tuple[LockRecord, Verdict]]
+
+
+def _document(holders: _Holders, line: Line, workers: WorkerAnswers) -> dict[str, Any]:
+    """The lock with its first holder; `others` are those in the other places."""
+    first, *others = (
+        {
+            **rows.as_json(record),
+            "verdict": judged.text,
+            "fine": judged.is_fine,
+            "run": workers.run_of(record),
+            "grep": _log_texts(record),
+        }
+        for record, judged in holders
+    )
     return {
-        **rows.as_json(entry),
-        "verdict": said.text,
-        "fine": said.is_fine,
-        "in_line": [_waiter(waiter, fleet) for waiter in waiters],
-        "workers": {"asked": fleet.asked, "error": fleet.error, "answered": sorted(fleet.answers)},
-        "run": fleet.run_of(entry),
-        "grep": _log_texts(entry),
+        **first,
+        "others": others,
+        "gone": line.gone,
+        "in_line": [_waiter(waiter, line, workers) for waiter in line.first],
+        "workers": {"asked": workers.asked, "error": workers.error, "answered": sorted(workers.answers)},
     }
 
 
-def _waiter(waiter: WaiterEntry, fleet: Fleet) -> dict[str, Any]:
-    found = fleet.worker_of(waiter.task_id)
+def _waiter(waiter: WaiterRecord, line: Line, workers: WorkerAnswers) -> dict[str, Any]:
+    found = workers.waiter_in_worker(waiter.task_id)
     return {
         "task_id": waiter.task_id,
         "listener": waiter.listener,
@@ -83,61 +135,71 @@ def _waiter(waiter: WaiterEntry, fleet: Fleet) -> dict[str, Any]:
         "waits_for": round(waiter.waits_for, 3),
         "worker": found[0] if found else None,
         "task": found[1]["task"] if found else None,
+        "alive": True if found else line.is_alive(waiter),
     }
 
 
-def _write(output: Output, entry: Entry, waiters: list[WaiterEntry], fleet: Fleet, said: Verdict) -> None:
-    output.line((entry.key, "bold"), "  ", (entry.state, "green" if said.is_fine else "red"))
-    output.line((said.text, "" if said.is_fine else "red"))
-    for label, text in _facts(entry, fleet):
-        output.line((f"  {label:<9} ", "dim"), text)
-    _write_waiters(output, entry, waiters, fleet)
-    output.line(("in the logs", "bold"), " (logger celery_rlock), grep for")
-    for text, meaning in zip(_log_texts(entry), _LOG_MEANINGS, strict=True):
+def _write(output: Output, holders: _Holders, line: Line, workers: WorkerAnswers) -> None:
+    for record, judged in holders:
+        output.line((record.key, "bold"), "  ", (record.state, "green" if judged.is_fine else "red"))
+        output.line((judged.text, "" if judged.is_fine else "red"))
+        for label, text in _facts(record, workers):
+            output.line((f"  {label:<9} ", "dim"), text)
+    first = holders[0][0]
+    _write_waiters(output, line, workers)
+    output.line(("in the logs", "bold"), " (logger celery_rlock), search for")
+    for text, meaning in zip(_log_texts(first), _LOG_MEANINGS, strict=True):
         output.line(f"  {text}", (f"  ({meaning})", "dim"))
 
 
-def _facts(entry: Entry, fleet: Fleet) -> list[tuple[str, str]]:
+def _facts(record: LockRecord, workers: WorkerAnswers) -> list[tuple[str, str]]:
     facts = [
-        ("task", entry.task or "none: an RLock"),
-        ("task id", entry.owner.task_id),
-        ("publisher" if entry.state == "queued" else "worker", rows.process_of(entry)),
-        ("since", f"{moment(entry.since)} ({duration(entry.held_for)} ago)"),
-        ("lease", f"{duration(entry.lease_left)} left" + " unless renewed" * (entry.state == HELD)),
-        ("depth", str(entry.depth)),
-        ("token", str(entry.token)),
-        ("in Redis", entry.name.lock),
+        ("task", record.task or "none: an RLock"),
+        ("task id", record.owner.task_id),
+        ("publisher" if record.state == "queued" else "worker", rows.process_of(record)),
+        ("since", f"{moment(record.since)} ({duration(record.held_for)} ago)"),
+        ("lease", f"{duration(record.lease_left)} left" + " unless renewed" * (record.state == HELD)),
+        ("depth", str(record.depth)),
+        ("token", str(record.token)),
+        ("Redis key", record.redis_keys.lock),
     ]
-    if entry.digested:
+    if rows.place(record):
+        facts.append(("place", rows.place(record)))
+    if record.digested:
         facts.append(("key", "longer than shown: its end is a digest"))
-    if entry.copy:
-        facts.append(("copy", "its message was delivered again; the copy waits for the end of this run"))
-    if (run := fleet.run_of(entry)) is not None:
-        facts.append(
-            ("runs", f"in process {run['pid']} since {moment(run['since'])}, says {entry.owner.worker}")
-        )
-    if fleet.error is not None:
-        facts.append(("workers", f"not asked, for the broker does not answer: {fleet.error}"))
+    if record.replaced_by:
+        facts.append(("ends", f'because task {record.replaced_by} replaces it (lock_busy="replace")'))
+    if record.redelivered:
+        facts.append(("message", "was redelivered; the redelivery waits for the end of this run"))
+    if (run := workers.run_of(record)) is not None:
+        since = moment(run["since"])
+        facts.append(("runs", f"in process {run['pid']} since {since}, says {record.owner.worker}"))
+    if workers.error is not None:
+        facts.append(("workers", f"not asked, because the broker does not answer: {workers.error}"))
     return facts
 
 
-def _write_waiters(output: Output, entry: Entry, waiters: list[WaiterEntry], fleet: Fleet) -> None:
-    if not waiters:
+def _write_waiters(output: Output, line: Line, workers: WorkerAnswers) -> None:
+    if not line.count:
         return
-    output.line(("waiters", "bold"), f" ({entry.waiters}), first come, first served")
-    for number, waiter in enumerate(waiters, 1):
-        found = fleet.worker_of(waiter.task_id)
-        where = (
-            f"{found[1]['task']} in {found[0]}"
-            if found
-            else f"in place, or its worker is silent ({waiter.listener})"
-        )
+    output.line(("waiters", "bold"), f" ({line.text}), first come, first served")
+    for number, waiter in enumerate(line.first, 1):
+        where = _where(waiter, line, workers)
         output.line(f"  {number}. {waiter.task_id}  {duration(waiter.waits_for)}  ", (where, "dim"))
-    if entry.waiters > len(waiters):
-        output.line(f"  … and {entry.waiters - len(waiters)} more (--limit)")
+    if line.count > len(line.first):
+        output.line(f"  … and {line.count - len(line.first)} more (--limit)")
 
 
-def _log_texts(entry: Entry) -> list[str]:
-    """What the lines of this lock and its holder have in common, in the logs of workers and publishers."""
-    key = f"lock {entry.key!r}" if not entry.digested else f"lock '{entry.key.partition(DIGESTED)[0]}"
-    return [key, entry.owner.task_id, str(entry.owner)]
+def _where(waiter: WaiterRecord, line: Line, workers: WorkerAnswers) -> str:
+    found = workers.waiter_in_worker(waiter.task_id)
+    if found:
+        return f"{found[1]['task']} in {found[0]}"
+    if line.is_alive(waiter) is False:
+        return f"gone: its process has ended (listener {waiter.listener})"
+    return f"waits in place, or its worker did not answer (listener {waiter.listener})"
+
+
+def _log_texts(record: LockRecord) -> list[str]:
+    """Texts to search for in the logs of workers and publishers; `_LOG_MEANINGS` says what each finds."""
+    key = f"lock {record.key!r}" if not record.digested else f"lock '{record.key.partition(DIGESTED)[0]}"
+    return [key, record.owner.task_id, str(record.owner)]

@@ -1,120 +1,122 @@
-"""Who holds locks here: an execution, the only thing that may enter a lock again."""
+"""What holds locks in this process: an execution, the only thing that may re-enter a lock."""
 
 from __future__ import annotations
 
+import itertools
 import os
-import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
-from time import monotonic
+from weakref import WeakValueDictionary
 
-from celery_rlock.core.errands import errands
 from celery_rlock.core.lease import Lease
-from celery_rlock.core.name import Name, Owner
-from celery_rlock.core.replies import Busy, Heir
-from celery_rlock.core.scripts import Scripts
 from celery_rlock.errors import LockUnavailable
+from celery_rlock.server.lock_server import LockServer
+from celery_rlock.server.owner import Owner, new_delivery
+from celery_rlock.server.redis_keys import RedisKeys
+
+#: A lock, on whichever server it is: the same for every `RLock` object with its key.
+_LockId = tuple[Hashable, str]
 
 
 class Execution:
-    """One run of one delivery of a task, or a thread outside any task, with the locks it holds."""
+    """One run of one delivery of a task, or a thread outside of any task, with the locks it holds.
 
-    def __init__(self, owner: Owner) -> None:
-        self.owner = owner
+    It has one lease for each lock, also when several threads carry its context. An execution that runs inside
+    of another one, the `outer`, enters the locks that the outer one holds again.
+    """
+
+    def __init__(
+        self, owner: Owner, thread: threading.Thread | None = None, outer: Execution | None = None
+    ) -> None:
+        self.owner, self._outer = owner, outer
         self.pid = os.getpid()
-        self._leases: dict[tuple[int, str], Lease] = {}
-        self._freeing: dict[tuple[int, str], float] = {}
+        self._thread = thread
+        # A lease lives as long as it is held or a caller uses it, so that all callers share one.
+        self._leases: WeakValueDictionary[_LockId, Lease] = WeakValueDictionary()
+        self._servers: set[Hashable] = set()  #: the identities of the lock servers in `_leases`
+        self._attempts = itertools.count(1)
         self._mutex = threading.Lock()
 
-    def lease(self, scripts: Scripts, name: Name, task: str = "") -> Lease:
-        """This execution's lease of the key: the one it holds, or a new one of depth 0."""
-        held = self._leases.get(_place(scripts, name))
-        return held if held is not None else Lease(scripts, name, self.owner, task)
-
-    def enter(self, lease: Lease, ttl: float, replicas: int = 0) -> Busy | None:
+    def lease(self, lock_server: LockServer, redis_keys: RedisKeys, task: str = "") -> Lease:
+        """The one lease of this execution on the key, held or not."""
+        server = lock_server.identity
+        lock_id = server, redis_keys.lock
+        found = self._leases.get(lock_id)
+        if found is None and not self._servers <= {server}:
+            found = self._held_through_another_client(lock_server, redis_keys)
+        if found is None and self._outer is not None:
+            outer = self._outer.lease(lock_server, redis_keys, task)
+            found = outer if outer.depth else None
+        if found is not None:
+            return found
+        self._servers.add(server)
+        made = Lease(
+            lock_server,
+            redis_keys,
+            self.owner,
+            self._new_attempt,
+            task=task,
+            is_abandoned=self._is_abandoned,
+        )
         with self._mutex:
-            place = _place(lease.scripts, lease.name)
-            self._leases[place] = lease
-            try:
-                return lease.enter(ttl, replicas)
-            except LockUnavailable:
-                if lease.in_doubt:
-                    undo = partial(lease.scripts.undo, lease.name, lease.owner, 0)
-                    self._free_later(lease, undo, monotonic() + ttl)
-                raise
-            finally:
-                if lease.depth == 0:
-                    self._leases.pop(place, None)
-
-    def leave(self, lease: Lease, depth: int, *, early: bool = False, heir: Heir | None = None) -> None:
-        """Bring the lease back to `depth`."""
-        again = partial(lease.scripts.release, lease.name, lease.owner, depth, early=early, heir=heir)
-        self._change(lease, lambda: lease.leave(depth, early=early, heir=heir), again)
-
-    def finish(self, lease: Lease, retries: int, heir: Heir | None = None) -> None:
-        """Free the lease of a task that has ended."""
-        again = partial(lease.scripts.finish, lease.name, lease.owner, retries, heir)
-        self._change(lease, lambda: lease.finish(retries, heir), again)
-
-    def _change(self, lease: Lease, change: Callable[[], None], again: Callable[[], object]) -> None:
-        """When the lock cannot be freed now, `again` goes on trying, until its lease has ended anyway."""
-        if self.pid != os.getpid():
-            return  # a fork of this process leaves its parent's locks alone
-        with self._mutex:
-            try:
-                change()
-            except LockUnavailable:
-                if lease.depth == 0:
-                    self._free_later(lease, again, lease.deadline)
-                raise
-            finally:
-                if lease.depth == 0:
-                    self._leases.pop(_place(lease.scripts, lease.name), None)
-
-    def _free_later(self, lease: Lease, release: Callable[[], object], give_up: float) -> None:
-        place = _place(lease.scripts, lease.name)
-        if self._freeing.get(place, 0.0) < monotonic():
-            self._freeing[place] = give_up
-            free = partial(self._free, place, release)
-            errands.add(f"release lock {lease.name.key!r}", free, give_up=give_up)
-
-    def _free(self, place: tuple[int, str], release: Callable[[], object]) -> None:
-        """Unless this execution has entered it again, as a thread may."""
-        with self._mutex:
-            if place not in self._leases:
-                release()
-            self._freeing.pop(place, None)
+            return self._leases.setdefault(lock_id, made)
 
     def leases(self) -> list[Lease]:
-        return list(self._leases.values())
+        """The locks that this execution holds."""
+        # The references are copied at once; other threads may add leases during an iteration over the values.
+        leases = [reference() for reference in self._leases.valuerefs()]
+        return [lease for lease in leases if lease is not None and lease.depth > 0]
 
+    def _new_attempt(self) -> str:
+        return str(next(self._attempts))
 
-def new_delivery() -> str:
-    return secrets.token_hex(4)
+    def _is_abandoned(self) -> bool:
+        return self._thread is not None and not self._thread.is_alive()
+
+    def _held_through_another_client(self, lock_server: LockServer, redis_keys: RedisKeys) -> Lease | None:
+        """The lease of the same lock that this execution holds through another client of the same server.
+
+        Two clients may reach one server by different names, so the server is asked for the lock's token.
+        """
+        for server in self._servers - {lock_server.identity}:
+            lease = self._leases.get((server, redis_keys.lock))
+            if lease is None or lease.depth == 0:
+                continue
+            with suppress(LockUnavailable):  # the acquire that follows fails too, where the caller expects it
+                if lock_server.token(redis_keys, self.owner) == lease.token:
+                    return lease
+        return None
 
 
 _current: ContextVar[Execution | None] = ContextVar("celery_rlock_execution", default=None)
-_thread = threading.local()
+#: Made when first used: gevent may patch `threading.local` after this module was imported.
+_made_late: dict[str, threading.local] = {}
 
 
 def current_execution() -> Execution:
-    """The execution this code runs in; outside of any it is this thread of this process."""
+    """The execution that this code runs in. Outside of any task it is this thread of this process."""
     execution = _current.get()
     if execution is not None and execution.pid == os.getpid():
         return execution
-    execution = getattr(_thread, "execution", None)
+    thread = _made_late.get("thread") or _made_late.setdefault("thread", threading.local())
+    execution = getattr(thread, "execution", None)
     if execution is None or execution.pid != os.getpid():
-        execution = _thread.execution = Execution(_thread_owner())
+        execution = thread.execution = Execution(_thread_owner(), threading.current_thread())
     return execution
+
+
+def inherited_execution() -> Execution | None:
+    """The execution of the task whose context this code carries, if there is one."""
+    execution = _current.get()
+    return execution if execution is not None and execution.pid == os.getpid() else None
 
 
 @contextmanager
 def running(execution: Execution) -> Iterator[None]:
-    """Inside, `execution` is the current one."""
+    """Inside the block, `execution` is the current one."""
     before = _current.set(execution)
     try:
         yield
@@ -122,9 +124,11 @@ def running(execution: Execution) -> Iterator[None]:
         _current.reset(before)
 
 
+def stay_current(execution: Execution) -> Callable[[], None]:
+    """Make `execution` the current one until the returned function is called, in the same thread."""
+    before = _current.set(execution)
+    return lambda: _current.reset(before)
+
+
 def _thread_owner() -> Owner:
     return Owner(f"{os.getpid()}@{socket.gethostname()}", new_delivery(), f"thread-{threading.get_ident()}")
-
-
-def _place(scripts: Scripts, name: Name) -> tuple[int, str]:
-    return id(scripts.client), name.lock

@@ -1,170 +1,334 @@
-"""What this process knows of one owner's hold on one key."""
+"""What this process knows about one owner's hold on one key."""
 
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
-from time import monotonic
 
-from celery_rlock.core.log import about, logger
-from celery_rlock.core.name import Name, Owner
+from celery_rlock.core.background import background
 from celery_rlock.core.renewal import renewer
-from celery_rlock.core.replies import Busy, Heir, Taken
-from celery_rlock.core.scripts import Scripts
 from celery_rlock.errors import LockLost, LockUnavailable
-
-_TOO_EARLY = 2
+from celery_rlock.log import about, logger
+from celery_rlock.server.clock import now
+from celery_rlock.server.lock_server import LockServer, Renewal
+from celery_rlock.server.owner import Owner
+from celery_rlock.server.redis_keys import RedisKeys
+from celery_rlock.server.replies import Busy, Place, Release, ReleaseReply, Taken
 
 LostCallback = Callable[[LockLost], None]
 
+#: Called with the id of the task that replaces the owner's.
+ReplacedCallback = Callable[[str], None]
+
+#: Keeps the leases of this process alive while they are held.
+_held: set[Lease] = set()
+
 
 class Lease:
-    """A lock as its owner sees it: how deep, under which token, and until when by the local clock.
+    """A lock as its owner sees it: the depth, the token, and the deadline by the local clock.
 
-    Depths go to Redis as absolute numbers, so any of these calls may be repeated, or find that an
-    earlier try whose reply was lost has done the work.
+    Each ownership has an attempt number, which its owner chooses before it asks, and a token, which Redis
+    chooses. A release or renewal carries one of them, so that one which arrives late touches no later
+    ownership. Depths go to Redis as absolute numbers, so each request may be repeated.
+
+    An exception may strike at any point, also from a signal handler. Then the depth here stays as it was, and
+    a background job brings Redis in line.
     """
 
-    def __init__(self, scripts: Scripts, name: Name, owner: Owner, task: str = "") -> None:
-        self.scripts, self.name, self.owner, self.task = scripts, name, owner, task
+    def __init__(
+        self,
+        lock_server: LockServer,
+        redis_keys: RedisKeys,
+        owner: Owner,
+        new_attempt: Callable[[], str],
+        *,
+        task: str = "",
+        is_abandoned: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.lock_server, self.redis_keys, self.owner, self.task = lock_server, redis_keys, owner, task
+        self.is_abandoned = is_abandoned  #: whether the owner is a thread that has ended
         self.depth = 0
         self.token = 0
+        self.slot = 0  #: which of the places it has, with a limit
+        self.limit = 1
         self.ttl = 0.0
+        self.replicas = 0  #: replicas that must have each renewal, as they had the acquire
         self.since = 0.0
         self.deadline = 0.0
         self.renew_until = math.inf
-        self.in_doubt = False  #: whether Redis may have it as ours, though we could not enter
         self.lost: LockLost | None = None
-        self.on_lost: list[LostCallback] = []
+        self.longest_silence = (
+            math.inf
+        )  #: renew at least so often, to learn soon that another task replaces it
+        self._on_replaced: ReplacedCallback | None = None
+        self._new_attempt, self._attempt = new_attempt, ""
+        self._on_lost: tuple[LostCallback, ...] = ()
+        self.before_raising: Callable[[], None] = lambda: None  #: the caller gets LockLost next
+        self._pid = os.getpid()
+        self._mutex = threading.Lock()  # threads of one execution share the lease
 
     @property
     def held(self) -> bool:
-        return self.depth > 0 and self.lost is None and monotonic() < self.deadline
+        """Whether the owner holds the lock, by the local deadline."""
+        return self.depth > 0 and self.lost is None and now() < self.deadline
 
     @property
-    def described(self) -> dict[str, object]:
-        """What a line in the log says of it, beside its text."""
-        return about(self.name.key, self.owner, self.owner.task_id)
+    def renew_every(self) -> float:
+        return min(self.ttl / 3, self.longest_silence)
 
-    def enter(self, ttl: float, replicas: int = 0) -> Busy | None:
-        """Go one deeper. Busy says who is in instead; None that we are.
+    @property
+    def log_fields(self) -> dict[str, object]:
+        return about(self.redis_keys.key, self.owner, self.owner.task_id)
 
-        Before the first step counts, so many `replicas` must know of it.
+    @property
+    def renewal(self) -> Renewal:
+        """What to ask of Redis. The lease never gets longer than until `renew_until`."""
+        ttl = min(self.ttl, self.renew_until - now())
+        return Renewal(self.redis_keys, self.owner, self.token, ttl, self.replicas)
 
-        Whatever is raised, also by a signal while the reply is under way, leaves the depth as it was,
-        here and in Redis.
+    @property
+    def is_final(self) -> bool:
+        """Whether it lasts until `renew_until`, and no renewal has anything else to tell the owner."""
+        return self.longest_silence == math.inf and self.deadline + margin(self.ttl) >= self.renew_until
+
+    def enter(
+        self,
+        ttl: float,
+        replicas: int = 0,
+        place: Place | None = None,
+        since: int = 0,
+        *,
+        limit: int = 1,
+        hold: float = 0,
+    ) -> Busy | None:
+        """Go one level deeper. Returns Busy if as many others as may hold the lock, else None.
+
+        If the lock is busy, take `place` in line. `since` is when a waiting task first found the lock busy.
+        The first level counts only when `replicas` replicas have it. Its `limit` is how many owners may hold
+        the lock; with one above 1, the place stays taken for at least `hold` seconds.
         """
-        self.ensure_not_lost()
-        depth, ttl = self.depth, max(ttl, self.ttl)
-        sent = monotonic()
-        try:
-            wanted = replicas if depth == 0 else 0
-            reply = self.scripts.acquire(self.name, self.owner, depth + 1, ttl, self.task, replicas=wanted)
-            if isinstance(reply, Taken):
-                self._entered(depth + 1, reply.token, ttl, sent)
-                return None
-        except BaseException:
-            self._undo(depth)
-            raise
-        if isinstance(reply, Busy) and depth == 0:
-            return reply
-        raise self.lose("it was gone from Redis when it was entered again")
+        with self._mutex:
+            self.ensure_not_lost()
+            depth, ttl = self.depth, max(ttl, self.ttl) if self.depth else ttl
+            limit = self.limit if depth else limit
+            attempt = self._attempt if depth else self._new_attempt()
+            sent = now()
+            try:
+                reply = self.lock_server.acquire(
+                    self.redis_keys,
+                    self.owner,
+                    depth + 1,
+                    ttl,
+                    self.task,
+                    attempt=attempt,
+                    replicas=0 if depth else replicas,
+                    place=place,
+                    since=since,
+                    limit=limit,
+                    hold=hold,
+                )
+                if isinstance(reply, Taken):
+                    if depth == 0:
+                        self.replicas, self.limit, self.slot = replicas, limit, reply.slot
+                    self._entered(depth + 1, attempt, reply.token, ttl, sent)
+                    return None
+            except BaseException:
+                self._set_depth(depth)
+                if depth == 0:
+                    self._abandon(attempt, ttl)
+                else:
+                    self._free_later(Release(depth, fence=attempt))
+                raise
+            if isinstance(reply, Busy) and depth == 0:
+                return reply
+            raise self._raised(self.lose("Redis did not have it any more when it was re-entered"))
 
-    def leave(self, depth: int, *, early: bool = False, heir: Heir | None = None) -> None:
-        """Go back to `depth`; at 0 the lock is freed, or the heir's. Nothing happens when we are not deeper.
+    def leave(self, release: Release | None = None, *, completely: bool = False) -> bool:
+        """Go back one level, or all of them; at depth 0 free the lock as `release` says.
 
-        With `early` it stays held when a copy of the task's message was delivered: until `finish`.
-        Raises LockUnavailable when Redis could not be told: then the lease ends it.
+        Returns whether the owner has left. It has not if it was not in, or if an early release came too
+        early. If the server cannot be told, LockUnavailable is raised, and a background job goes on trying to
+        free the lock until its lease has ended. After a failed early release the lock counts as held.
         """
-        if self.depth > depth:
-            release = partial(self.scripts.release, self.name, self.owner, depth, early=early, heir=heir)
-            self._leave(depth, release)
-
-    def finish(self, retries: int, heir: Heir | None = None) -> None:
-        """Free the lock of a task that has ended, and tell the copies of its message."""
-        if self.depth > 0:
-            self._leave(0, partial(self.scripts.finish, self.name, self.owner, retries, heir))
+        if self._pid != os.getpid():
+            return True  # a forked child must not touch its parent's locks
+        with self._mutex:
+            before = self.depth
+            if before == 0:
+                return False
+            self.check_deadline()
+            depth = 0 if completely else before - 1
+            release = release or Release()
+            fence = self._attempt if release.unused else str(self.token)  # the attempt says so to Redis
+            fenced = release._replace(depth=depth, fence=fence)
+            try:
+                self._set_depth(depth)
+                if depth == 0:
+                    renewer.discard(self)
+                # Release a lost lock too: Redis may still have it, and no task should wait for it.
+                reply = self.lock_server.release(self.redis_keys, self.owner, fenced)
+            except BaseException:
+                if fenced.early:
+                    self._hold_on(before)
+                elif depth == 0:
+                    self._free_later(fenced)
+                raise
+            if reply == ReleaseReply.STILL_HELD:
+                self._hold_on(before)
+                return False
+            if reply != ReleaseReply.RELEASED and self.lost is None:
+                self.lose("Redis did not have it any more when it was released")
+            return True
 
     def extend(self, seconds: float) -> None:
-        """Let the lease last at least `seconds` from now; renewal goes on as before."""
+        """Make the lease last at least `seconds` from now. Renewal goes on as before."""
         self.ensure_not_lost()
-        sent = monotonic()
-        answer = self.scripts.renew([(self.name, self.owner, seconds)])[0]
-        if isinstance(answer, Exception):
-            raise LockUnavailable(self.name.key, str(answer)) from answer
-        if not answer:
-            raise self.lose("it was gone from Redis when it was extended")
+        sent = now()
+        reply = self.lock_server.renew([self.renewal._replace(ttl=seconds)])[0]
+        if isinstance(reply, Exception):
+            raise LockUnavailable(self.redis_keys.key, str(reply)) from reply
+        if not reply:
+            raise self._raised(self.lose("Redis did not have it any more when it was extended"))
         self.renewed(sent, seconds)
 
     def renewed(self, sent: float, ttl: float) -> None:
-        """Redis has answered a renewal that was sent at `sent`."""
-        self.deadline = max(self.deadline, sent + ttl - _margin(ttl))
+        """Redis has confirmed a renewal that was sent at `sent`."""
+        self.deadline = max(self.deadline, sent + ttl - margin(ttl))
 
     def check_deadline(self) -> None:
         """Past the local deadline the lock is lost, whatever Redis says later."""
-        if self.lost is None and self.depth > 0 and monotonic() >= self.deadline:
+        if self.lost is None and self.depth > 0 and now() >= self.deadline:
             self.lose("its lease ended before it was renewed")
 
     def ensure_not_lost(self) -> None:
         self.check_deadline()
-        if self.lost is not None:
-            raise self.lost
+        if self.lost is not None and self.depth > 0:
+            raise self._raised(self.lost)
+
+    def _raised(self, lost: LockLost) -> LockLost:
+        self.before_raising()
+        return lost
+
+    def on_lost(self, callback: LostCallback) -> None:
+        """Call it when the lock is lost, also if that has already happened."""
+        self._on_lost = (*self._on_lost, callback)
+        if self.lost is not None and self.depth > 0:
+            _notify((partial(callback, self.lost),))
+
+    def forget_callback(self, callback: LostCallback) -> None:
+        self._on_lost = tuple(other for other in self._on_lost if other is not callback)
+
+    def on_replaced(self, callback: ReplacedCallback | None) -> None:
+        """Call it when another task replaces the owner's."""
+        self._on_replaced = callback
+
+    def replaced(self, by: str) -> None:
+        """Another task replaces the owner's, which keeps the lock until it has ended. Notify once."""
+        callback, self._on_replaced = self._on_replaced, None
+        if callback is not None:
+            _notify((partial(callback, by),))
 
     def lose(self, reason: str) -> LockLost:
-        """Mark the lock as lost and tell, once; off this thread, which has other locks to care for."""
+        """Mark the lock as lost, and notify once."""
         if self.lost is None:
-            self.lost = LockLost(self.name.key, str(self.owner), reason)
+            self.lost = LockLost(self.redis_keys.key, str(self.owner), reason, self.task)
             renewer.discard(self)
-            told = tuple(self.on_lost)
-            threading.Thread(target=_tell, args=(told, self.lost), name="rlock-lost", daemon=True).start()
+            _notify(tuple(partial(callback, self.lost) for callback in self._on_lost))
         return self.lost
 
-    def _entered(self, depth: int, token: int, ttl: float, sent: float) -> None:
-        self.ttl, self.token, self.depth = ttl, token, depth
-        self.renewed(sent, ttl)
-        if monotonic() >= self.deadline:
-            raise LockUnavailable(self.name.key, f"the answer took longer than the lease of {ttl} s")
+    def free_abandoned(self) -> None:
+        """The owner's thread has ended without a release: free the lock."""
+        renewer.discard(self)
+        logger.warning("a thread ended without releasing lock %r", self.redis_keys.key, extra=self.log_fields)
+        self._free_later(Release(fence=str(self.token)))
+
+    def _entered(self, depth: int, attempt: str, token: int, ttl: float, sent: float) -> None:
         if depth == 1:
-            self.since = sent
-            renewer.add(self)
-
-    def _leave(self, depth: int, release: Callable[[], int]) -> None:
-        self.check_deadline()
-        before, self.depth = self.depth, depth
-        if depth == 0:
+            self.lost, self.deadline, self.since, self.renew_until = None, 0.0, sent, math.inf
+        self.ttl, self.token, self._attempt = ttl, token, attempt
+        if depth == 1 or not self.replicas:  # no replica was asked whether it has the re-entry
+            self.renewed(sent, ttl)
+        self._set_depth(depth)
+        renewer.add(self)
+        if now() >= self.deadline:
             renewer.discard(self)
-        # A lost lock may still stand in Redis under our name: nobody should wait for it.
-        in_time = monotonic() < self.deadline
-        answer = release()
-        if answer == _TOO_EARLY:
-            self.depth = before
-            renewer.add(self)
-        # Gone before its time means that an earlier try had freed it and only the reply was lost.
-        elif answer != 1 and not (depth == 0 and in_time) and self.lost is None:
-            self.lose("it was gone from Redis when it was left")
+            raise LockUnavailable(self.redis_keys.key, f"the answer took longer than the lease of {ttl} s")
 
-    def _undo(self, depth: int) -> None:
+    def _free_later(self, release: Release) -> None:
+        free_later(self.lock_server, self.redis_keys, self.owner, release, give_up=self.deadline)
+
+    def _set_depth(self, depth: int) -> None:
         self.depth = depth
-        if depth == 0:
-            renewer.discard(self)
-        try:
-            self.scripts.undo(self.name, self.owner, depth)
-            self.in_doubt = False
-        except Exception as error:  # noqa: BLE001 - the first error is the one to tell; the lease ends ours
-            self.in_doubt = depth == 0
-            logger.debug("could not undo the acquire of %r: %s", self.name.key, error, extra=self.described)
+        if depth:
+            _held.add(self)
+        else:
+            _held.discard(self)
+
+    def _hold_on(self, depth: int) -> None:
+        self._set_depth(depth)
+        renewer.add(self)
+
+    def _abandon(self, attempt: str, ttl: float) -> None:
+        """An acquire has failed, and Redis may have the lock as ours."""
+        renewer.discard(self)
+        undo_acquire(self.lock_server, self.redis_keys, self.owner, attempt, ttl)
 
 
-def _tell(callbacks: tuple[LostCallback, ...], lost: LockLost) -> None:
+def held_leases() -> list[Lease]:
+    """All leases that this process holds now."""
+    return list(_held)
+
+
+def undo_acquire(
+    lock_server: LockServer, redis_keys: RedisKeys, owner: Owner, attempt: str, ttl: float
+) -> None:
+    """Free what a failed acquire has taken, or takes when its request arrives late. Frees no other ownership.
+
+    The request may arrive after the release, so the release is repeated when the request would be too late.
+    """
+    patience = lock_server.patience + 0.1
+    for later in (0.0, patience):
+        give_up = now() + max(ttl, patience)
+        free_later(lock_server, redis_keys, owner, Release(fence=attempt), give_up=give_up, later=later)
+
+
+def free_later(
+    lock_server: LockServer,
+    redis_keys: RedisKeys,
+    owner: Owner,
+    release: Release,
+    *,
+    give_up: float,
+    later: float = 0.0,
+) -> None:
+    """Release in the background, `later` seconds from now, and go on trying until `give_up`."""
+    background.add(
+        f"release lock {redis_keys.key!r}",
+        partial(lock_server.release, redis_keys, owner, release),
+        give_up=give_up,
+        not_before=now() + later if later else 0.0,
+        server=lock_server.identity,
+        first=True,
+    )
+
+
+def _notify(callbacks: tuple[Callable[[], None], ...]) -> None:
+    """On a thread of its own, because the caller may have other locks to renew."""
+    if callbacks:
+        threading.Thread(target=_call_all, args=(callbacks,), name="rlock-lost", daemon=True).start()
+
+
+def _call_all(callbacks: tuple[Callable[[], None], ...]) -> None:
     for callback in callbacks:
         try:
-            callback(lost)
+            callback()
         except Exception:
-            logger.exception("a callback for the lost lock %r failed", lost.key)
+            logger.exception("a callback for a lost or replaced lock failed")
 
 
-def _margin(ttl: float) -> float:
-    """What the local clock and the server's may drift apart during a lease."""
+def margin(ttl: float) -> float:
+    """How far the local clock and the server's may drift apart during a lease."""
     return ttl * 0.01 + 0.002

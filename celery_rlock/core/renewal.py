@@ -1,30 +1,127 @@
-"""One thread a process keeps the leases of all its locks alive, in batches."""
+"""Renews the leases of all locks of this process, in batches, on one thread per server."""
 
 from __future__ import annotations
 
 import math
-import os
-import threading
-from collections import defaultdict
-from time import monotonic
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
+from typing import Protocol
 
-from celery_rlock.core.explain import brief
-from celery_rlock.core.log import logger
+from celery_rlock.core.background import Loop
+from celery_rlock.errors import LockLost
+from celery_rlock.log import logger
+from celery_rlock.server.clock import now
+from celery_rlock.server.failures import brief
+from celery_rlock.server.forks import in_forked_child
+from celery_rlock.server.lock_server import LockServer, Renewal
+from celery_rlock.server.owner import Owner
+from celery_rlock.server.redis_keys import RedisKeys
 
-if TYPE_CHECKING:
-    from celery_rlock.core.lease import Lease
-
-_PAUSE_AFTER_ERROR = 0.5
 _ENDED = "its lease ended before it was renewed"
 
 
-class Renewer:
-    """Renews every lease it was given each third of its ttl, until it is discarded or lost.
+class Renewable(Protocol):
+    """What the renewer needs of a lease."""
 
-    An error is tried again until the lease's own deadline; only then, or when Redis says that the lock
-    is somebody else's, is it lost. Who renews may wait for an answer at that moment, so another thread
-    looks at the deadlines, from the first renewal on.
+    lock_server: LockServer
+    redis_keys: RedisKeys
+    owner: Owner
+    depth: int
+    ttl: float
+    deadline: float
+
+    @property
+    def renew_every(self) -> float: ...
+
+    @property
+    def renewal(self) -> Renewal: ...
+
+    @property
+    def is_final(self) -> bool: ...
+
+    @property
+    def log_fields(self) -> dict[str, object]: ...
+
+    def is_abandoned(self) -> bool: ...
+
+    def free_abandoned(self) -> None: ...
+
+    def renewed(self, sent: float, ttl: float) -> None: ...
+
+    def lose(self, reason: str) -> LockLost: ...
+
+    def replaced(self, by: str) -> None: ...
+
+
+class ServerRenewer:
+    """Renews every lease on one server each third of its ttl or more often, until it is discarded or lost.
+
+    After an error it tries again until the lease's own deadline. The leases are in a plain dict, whose single
+    operations are atomic: a thread that takes a lock may be interrupted by a signal at any point.
+    """
+
+    def __init__(self) -> None:
+        self.leases: dict[Renewable, float] = {}
+        self._loop = Loop("rlock-renewal", self._tick)
+
+    def add(self, lease: Renewable) -> None:
+        due = self.leases[lease] = now() + lease.renew_every
+        self._loop.call_by(due)
+
+    def _tick(self) -> float:
+        """Renew what is due. Leases that are due soon join, so that they share a round trip."""
+        moment = now()
+        leases = list(self.leases.items())
+        if any(due <= moment for _, due in leases):
+            self._renew([lease for lease, due in leases if due <= moment + lease.renew_every / 2])
+        return min(list(self.leases.values()), default=math.inf) - now()
+
+    def _renew(self, leases: list[Renewable]) -> None:
+        batch = []
+        for lease in leases:
+            if lease.is_abandoned():
+                lease.free_abandoned()
+            elif now() < lease.deadline and not lease.is_final:
+                batch.append(lease)
+            else:
+                self._postpone(lease, lease.deadline + 1)  # the watcher of the deadlines takes care of it
+        if not batch:
+            return
+        sent = now()
+        renewals = [lease.renewal for lease in batch]
+        answers: list[bool | str | Exception]
+        try:
+            answers = batch[0].lock_server.renew(renewals)
+        except Exception as error:  # noqa: BLE001 - a failed round trip is a failure of each lease in it
+            answers = [error] * len(batch)
+        for lease, renewal, answer in zip(batch, renewals, answers, strict=True):
+            if lease.renewal.token == renewal.token:  # else the lock was released and taken again meanwhile
+                self._note(lease, renewal, answer, sent)
+
+    def _note(self, lease: Renewable, renewal: Renewal, answer: bool | str | Exception, sent: float) -> None:
+        if answer is True or isinstance(answer, str):
+            lease.renewed(sent, renewal.ttl)
+            self._postpone(lease, sent + lease.renew_every)
+            if isinstance(answer, str):
+                lease.replaced(answer)
+        elif answer is False:
+            if self.leases.pop(lease, None) is not None:  # else it was released meanwhile
+                lease.lose("another client released or took it")
+        else:
+            text = "could not renew lock %r of %s, trying again: %s"
+            logger.warning(text, lease.redis_keys.key, lease.owner, brief(answer), extra=lease.log_fields)
+            self._postpone(lease, now() + min(lease.ttl / 12, 1.0))
+
+    def _postpone(self, lease: Renewable, due: float) -> None:
+        if lease in self.leases:  # not released meanwhile
+            self.leases[lease] = due
+            if lease.depth == 0:  # released between the two lines: do not bring it back
+                self.leases.pop(lease, None)
+
+
+class Renewer:
+    """Renews leases on all servers, each on a thread of its own, and watches the deadlines on another.
+
+    A renewal may be waiting for an answer when a lease ends, so that thread cannot watch the deadlines.
     """
 
     def __init__(self) -> None:
@@ -32,112 +129,31 @@ class Renewer:
 
     def reset(self) -> None:
         """Forget everything: a forked child holds none of its parent's locks."""
-        mutex = threading.Lock()
-        self._changed, self._earlier = threading.Condition(mutex), threading.Condition(mutex)
-        self._due: dict[Lease, float] = {}
-        self._next = self._next_deadline = math.inf
-        self._thread: threading.Thread | None = None
+        self._servers: dict[Hashable, ServerRenewer] = {}
+        self._watcher = Loop("rlock-deadlines", self._watch)
 
-    def add(self, lease: Lease) -> None:
-        with self._changed:
-            due = self._due[lease] = monotonic() + lease.ttl / 3
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="rlock-renewal", daemon=True)
-                self._thread.start()
-            if due < self._next:
-                self._next = due
-                self._changed.notify()
-            if lease.deadline < self._next_deadline:
-                self._earlier.notify()
+    def add(self, lease: Renewable) -> None:
+        server = self._servers.get(lease.lock_server.identity)
+        if server is None:
+            server = self._servers.setdefault(lease.lock_server.identity, ServerRenewer())
+        server.add(lease)
+        self._watcher.call_by(lease.deadline)
 
-    def discard(self, lease: Lease) -> None:
-        with self._changed:
-            self._due.pop(lease, None)
+    def discard(self, lease: Renewable) -> None:
+        server = self._servers.get(lease.lock_server.identity)
+        if server is not None:
+            server.leases.pop(lease, None)
 
-    def _run(self) -> None:
-        due = self._wait_for_due()
-        threading.Thread(target=self._watch, name="rlock-deadlines", daemon=True).start()
-        while True:
-            try:
-                self._renew(due)
-                due = self._wait_for_due()
-            except Exception:
-                logger.exception("renewal failed; trying again")
-                threading.Event().wait(_PAUSE_AFTER_ERROR)
-
-    def _watch(self) -> None:
-        while True:
-            for lease in self._wait_for_deadline():
-                self._lose(lease, _ENDED)
-
-    def _wait_for_deadline(self) -> list[Lease]:
-        """Sleep until a lease has ended. Renewed ones end later, which is seen when the time has come."""
-        with self._earlier:
-            while True:
-                now = monotonic()
-                ended = [lease for lease in self._due if lease.deadline <= now]
-                if ended:
-                    return ended
-                self._next_deadline = min((lease.deadline for lease in self._due), default=math.inf)
-                self._earlier.wait(None if self._next_deadline == math.inf else self._next_deadline - now)
-
-    def _wait_for_due(self) -> list[Lease]:
-        """Sleep until a lease is due; take along those that will be soon, so that they share a trip."""
-        with self._changed:
-            while True:
-                now = monotonic()
-                # Looked up only when the time has come: locks that come and go do not wake this thread.
-                if self._next <= now:
-                    self._next = min(self._due.values(), default=math.inf)
-                if self._next <= now:
-                    return [lease for lease, due in self._due.items() if due <= now + lease.ttl / 6]
-                self._changed.wait(None if self._next == math.inf else self._next - now)
-
-    def _renew(self, leases: list[Lease]) -> None:
-        by_server: dict[int, list[Lease]] = defaultdict(list)
-        for lease in leases:
-            if monotonic() >= lease.deadline:
-                self._lose(lease, _ENDED)
-            elif monotonic() >= lease.renew_until:
-                self._postpone(lease, lease.deadline)
-            else:
-                by_server[id(lease.scripts.client)].append(lease)
-        for batch in by_server.values():
-            self._renew_batch(batch)
-
-    def _renew_batch(self, batch: list[Lease]) -> None:
-        scripts = batch[0].scripts
-        sent = monotonic()
-        answers: list[bool | Exception]
-        try:
-            answers = scripts.renew((lease.name, lease.owner, lease.ttl) for lease in batch)
-        except Exception as error:  # noqa: BLE001 - any failure of the trip is a failure of each lease in it
-            answers = [error] * len(batch)
-        for lease, answer in zip(batch, answers, strict=True):
-            self._note(lease, answer, sent)
-
-    def _note(self, lease: Lease, answer: bool | Exception, sent: float) -> None:
-        if answer is True:
-            lease.renewed(sent, lease.ttl)
-            self._postpone(lease, sent + lease.ttl / 3)
-        elif answer is False:
-            self._lose(lease, "somebody else released or took it")
-        else:
-            text = "could not renew lock %r of %s, trying again: %s"
-            logger.warning(text, lease.name.key, lease.owner, brief(answer), extra=lease.described)
-            self._postpone(lease, min(lease.deadline, monotonic() + min(lease.ttl / 12, 1.0)))
-
-    def _postpone(self, lease: Lease, due: float) -> None:
-        with self._changed:
-            if lease in self._due:  # not released meanwhile
-                self._due[lease] = due
-
-    def _lose(self, lease: Lease, reason: str) -> None:
-        with self._changed:
-            held = self._due.pop(lease, None) is not None
-        if held:
-            lease.lose(reason)
+    def _watch(self) -> float:
+        first = math.inf
+        for server in list(self._servers.values()):
+            for lease in list(server.leases):
+                if lease.deadline > now():
+                    first = min(first, lease.deadline)
+                elif server.leases.pop(lease, None) is not None:
+                    lease.lose(_ENDED)
+        return first - now()
 
 
 renewer = Renewer()
-os.register_at_fork(after_in_child=renewer.reset)
+in_forked_child(renewer.reset)

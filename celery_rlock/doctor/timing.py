@@ -1,53 +1,53 @@
-"""Leases and time limits, against each other."""
+"""Checks of leases and time limits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from celery_rlock.checks.finding import Finding, error, named, warn
-from celery_rlock.checks.setup import Setup
-from celery_rlock.options import Options
+from celery_rlock.doctor.findings import Finding, error, named, warn
+from celery_rlock.doctor.setup import Setup
+from celery_rlock.options.options import Options
 
-#: A lease is renewed, so a longer one only keeps a key longer from those who come after a dead host.
+#: A lease is renewed while the task runs, so a longer one only keeps the key longer after a host dies.
 _LONG_LEASE = 300
 #: The server has a second to answer (socket_timeout), and a lease is renewed every third of it.
 _SHORT_LEASE = 3
 
 
-def look_at_leases(setup: Setup) -> Iterator[Finding]:
-    long = [one for one in setup.tasks if one.options.ttl > _LONG_LEASE]
+def check_leases(setup: Setup) -> Iterator[Finding]:
+    long = [locked for locked in setup.examined if locked.options.ttl > _LONG_LEASE]
     if long:
-        longest = max(one.options.ttl for one in long)
+        longest = max(locked.options.ttl for locked in long)
         yield warn(
-            f"the lock_ttl of {named(one.name for one in long)} is up to {longest:g} s: so long a key stays "
-            "taken when its host dies",
+            f"the lock_ttl of {named(locked.name for locked in long)} is up to {longest:g} s: when a host "
+            "dies, its keys stay locked that long",
             "lower lock_ttl: the lease is renewed while run() runs, so it need not be as long as the run; 30 "
             "is the default",
         )
-    short = [one for one in setup.tasks if one.options.ttl < _SHORT_LEASE]
+    short = [locked for locked in setup.examined if locked.options.ttl < _SHORT_LEASE]
     if short:
-        shortest = min(one.options.ttl for one in short)
+        shortest = min(locked.options.ttl for locked in short)
         yield warn(
-            f"the lock_ttl of {named(one.name for one in short)} is down to {shortest:g} s: one slow answer, "
-            "or a process that stands still for a moment, and the lock is lost",
+            f"the lock_ttl of {named(locked.name for locked in short)} is down to {shortest:g} s: one slow "
+            "answer of the server, or a short pause of the process, loses the lock",
             f"set lock_ttl to {_SHORT_LEASE} or more",
         )
 
 
-def look_at_limits(setup: Setup) -> Iterator[Finding]:
-    impatient = [one for one in setup.tasks if _ends_while_waiting(one.options, setup.limits(one))]
-    if impatient:
+def check_limits(setup: Setup) -> Iterator[Finding]:
+    ended = [locked for locked in setup.examined if _ends_while_waiting(locked.options, setup.limits(locked))]
+    if ended:
         yield error(
-            f"lock_wait of {named(one.name for one in impatient)} is not below their time limit, which ends "
-            "them while they still wait",
-            "lower lock_wait, or leave it out: a waiter that is scheduled again takes no time from its limit",
+            f"lock_wait of {named(locked.name for locked in ended)} is not below the time limit, which ends "
+            "the task while it still waits",
+            "lower lock_wait, or leave it out: a task that is scheduled again does not use up its time limit",
         )
-    outlasting = [one for one in setup.tasks if _may_outlast(one.options, setup.limits(one))]
+    outlasting = [locked for locked in setup.examined if _may_outlast(locked.options, setup.limits(locked))]
     if outlasting:
         yield warn(
-            f"{named(one.name for one in outlasting)} may run longer than lock_max_hold, and then without "
-            "their lock: their time limit is longer, or they have none",
-            'set time_limit to lock_max_hold or less, or lock_lost="abort"',
+            f"{named(locked.name for locked in outlasting)} may run longer than lock_max_hold, and then "
+            "without the lock: the time limit is longer, or there is none",
+            'set time_limit to lock_max_hold or less, or set lock_lost="abort"',
         )
 
 

@@ -2,71 +2,112 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from celery import Task
 
-from celery_rlock.core.execution import Execution, current_execution, new_delivery
-from celery_rlock.core.name import Owner
-from celery_rlock.hold import Hold
+from celery_rlock.core.execution import Execution, current_execution, stay_current
+from celery_rlock.options.headers import (
+    NO_HEADERS,
+    LockHeaders,
+    delivery_of,
+    name_delivery,
+    read_headers,
+    write_headers,
+)
+from celery_rlock.running.pending_place import PendingPlace
+from celery_rlock.running.task_lock import CallLock
+from celery_rlock.server.owner import Owner
 
-#: What the worker's parent process adds to a request: the delivery's name, when it was received, and whether
-#: events of tasks are sent.
-DELIVERY = "rlock_delivery"
-RECEIVED = "rlock_received"
-EVENTS = "rlock_events"
+#: The traced call of each request that has begun; None if it has ended. The request itself does not keep its
+#: call, because a user may copy or serialize a request.
+_calls: WeakKeyDictionary[Any, Call | None] = WeakKeyDictionary()
 
 
 def call_of(request: Any) -> Call | None:
-    """The traced call that this request belongs to, once it has begun."""
-    call: Call | None = request.get("rlock_call")
-    return call
+    """The traced call that this request belongs to, from its begin until `forget_call`."""
+    return _calls.get(request)
+
+
+def forget_call(request: Any) -> None:
+    """The call of this request has ended."""
+    _calls[request] = None
+
+
+def headers_of(task: Any, request: Any) -> LockHeaders:
+    """Our headers of the message, or of the eager call, that this request belongs to."""
+    return read_headers(vars(request), str(task.name))
 
 
 class Call:
     """One call of a task.
 
-    The tracer's own call has a request of its own: a message's, or an eager one's. Every other call,
-    as `task()` inside another task or the items of a map, is direct: nothing can be scheduled again.
+    Celery's tracer calls the task with a request: a message's, or an eager one's. Every other call is direct,
+    such as `task()` inside another task or the items of a `map`. A direct call has no message to publish
+    again.
     """
 
-    def __init__(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        task: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inner: Callable[..., Any] | None = None,
+    ) -> None:
+        """`inner` is the `__call__` of the user's own classes, if there is one; it calls `run()`."""
         self.task, self.args, self.kwargs = task, args, kwargs
+        self._inner, self._ran = inner, False
         request = task.request_stack.top
-        self.traced = request is not None and not request.called_directly and call_of(request) is None
+        self.traced = request is not None and not request.called_directly and request not in _calls
         self.request: Any = request if self.traced else None
         if self.traced:
-            request.rlock_call = self
+            _calls[request] = self
+        self.headers = headers_of(task, request) if self.traced else NO_HEADERS
         self.by_message = self.traced and not request.is_eager
-        self.hold: Hold | None = None
+        self.lock: CallLock | None = None
+        self.pending: PendingPlace | None = None  #: with `lock_pending` or `lock_duplicate="replace"`
         self.received: float | None = None
+        self.replaced: Any = None  #: the error that was raised in the run because a newer call replaces it
         self.execution = self._new_execution() if self.by_message else current_execution()
+        self.leave_execution: Callable[[], None] = lambda: None
+
+    def keep_execution(self) -> None:
+        """The lock may be held until `task_postrun`: errbacks and handlers before it may enter it too."""
+        if self.traced and self.lock is not None and self.lock.entered:
+            self.leave_execution = stay_current(self.execution)
+
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the keys are made of. The worker's parent process makes the same keys from the message."""
+        if self.by_message:
+            return tuple(self.request.args or ()), self.request.kwargs or {}
+        return self.args, self.kwargs
 
     def run(self) -> Any:
+        """Run the task, inside the lock."""
+        if self._inner is not None:
+            return self._inner(self.task, *self.args, **self.kwargs)
         if self.traced:
             return self.task.run(*self.args, **self.kwargs)
-        return Task.__call__(self.task, *self.args, **self.kwargs)  # gives it a request of its own
+        return Task.__call__(self.task, *self.args, **self.kwargs)  # pushes a request of its own
 
-    def header(self, name: str) -> Any:
-        """A header of the message; an eager call's are apart."""
-        if self.request is None:
-            return None
-        return self.request.get(name) or (self.request.headers or {}).get(name)
+    def begin_run(self) -> bool:
+        """Whether `run()` has not begun yet: then it belongs to the request that the tracer has pushed."""
+        begins, self._ran = not self._ran, True
+        return begins
 
-    def attempts(self, header: str) -> int:
-        """How often this task was scheduled again before, by our own counter in the message's headers."""
-        count = self.header(header)
-        return count if isinstance(count, int) else 0
-
-    def forget(self, *headers: str) -> None:
-        """Drop our headers from the request, so that the user's own `retry()` starts without them."""
-        kept = (self.request.headers if self.request is not None else None) or {}
-        for header in headers:
-            kept.pop(header, None)
+    def carry(self, headers: LockHeaders) -> None:
+        """Have the user's own `retry()` send these of our headers, and no others."""
+        if self.request is not None and isinstance(self.request.headers, dict):
+            write_headers(self.request.headers, headers)
 
     def _new_execution(self) -> Execution:
-        # The worker's parent names the delivery, so that it knows the owner too; else we name it here.
-        delivery = self.request.get(DELIVERY) or new_delivery()
-        self.received = self.request.get(RECEIVED)
-        self.forget(DELIVERY, RECEIVED, EVENTS)
-        return Execution(Owner(self.request.hostname or "celery", delivery, self.request.id))
+        # The worker's parent process names the delivery, so that it knows the owner too.
+        delivery = delivery_of(vars(self.request))
+        if delivery is not None:
+            self.received = delivery.received
+        self.carry(self.headers)
+        name = delivery.name if delivery is not None else name_delivery(vars(self.request))
+        return Execution(Owner(self.request.hostname or "celery", name, self.request.id))

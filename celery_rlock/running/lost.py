@@ -1,11 +1,4 @@
-"""Raising an error inside a task that is running in another thread, greenlet or system call.
-
-- in the main thread (prefork, solo): a signal whose handler raises, so that a blocking call ends too;
-- in another thread (threads): CPython's asynchronous exception, which waits for the next bytecode;
-- in a greenlet (gevent): thrown at its next switch.
-
-None of them may arrive after the run has ended: each is checked on the target's own side.
-"""
+"""Notifies a running task that it has lost its lock or is replaced, and interrupts it if it is to end."""
 
 from __future__ import annotations
 
@@ -14,31 +7,92 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Any, Protocol
 
-
-class Target(Protocol):
-    """A run that can be interrupted."""
-
-    def interrupt(self, error: BaseException) -> None: ...
-
-    def end(self) -> None:
-        """From now on an interrupt does nothing."""
+from celery_rlock import signals
+from celery_rlock.errors import LockLost
+from celery_rlock.options.options import Options
+from celery_rlock.running.call import Call
+from celery_rlock.running.replaced import may_be_replaced, replacement_handler
+from celery_rlock.running.task_lock import CallLock
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[BaseException], None]]:
-    """Yields what raises an error here, called from elsewhere; it does nothing once the block is left."""
+def watched(call: Call, lock: CallLock, options: Options) -> Iterator[None]:
+    """Inside the block, a lost lock is handled as `lock_lost` says, and a newer call may end the run."""
+    aborts = options.lost == "abort"
+    listens = call.by_message and may_be_replaced(options)
+    with interruptible() if aborts or listens else nullcontext(None) as target:
+        if target is not None:
+            lock.spare_run = _in_this_thread(target.spare)
+        lock.watch(_loss_handler(call, lock, options, target if aborts else None))
+        if call.by_message:
+            lock.on_replaced(replacement_handler(call, lock, target.interrupt if target else None))
+        try:
+            yield
+        finally:
+            lock.on_replaced(None)
+            lock.check_deadlines()
+
+
+def _in_this_thread(act: Callable[[], None]) -> Callable[[], None]:
+    """The function, which does nothing in other threads and greenlets than this one."""
+    here = threading.get_ident()
+
+    def guarded() -> None:
+        if threading.get_ident() == here:
+            act()
+
+    return guarded
+
+
+def _loss_handler(
+    call: Call, lock: CallLock, options: Options, target: _Target | None
+) -> Callable[[LockLost], None]:
+    def on_lost(error: LockLost) -> None:
+        signals.lock_lost.send(
+            sender=call.task, lock=lock.task_lock, error=error, request=call.request, held=lock.seconds
+        )
+        if target is not None:
+            target.interrupt(error)
+        elif callable(options.lost):
+            options.lost(call.task, error)
+
+    return on_lost
+
+
+class _Target(Protocol):
+    """A run that can be interrupted, once: a second time could strike where the run handles the first."""
+
+    def interrupt(self, error: BaseException) -> None: ...
+
+    def spare(self) -> None:
+        """The run knows of the loss already, or ends: make later interrupts do nothing."""
+
+    def end(self) -> None:
+        """Make later interrupts do nothing."""
+
+
+@contextmanager
+def interruptible() -> Iterator[_Target]:
+    """Yields a target whose `interrupt` raises an error inside the block, called from another thread.
+
+    - In the main thread (prefork, solo): a signal whose handler raises, so that a blocking call ends too.
+    - In another thread (threads): CPython's asynchronous exception, which waits for the next bytecode.
+    - In a greenlet (gevent): thrown at its next switch.
+
+    After the block it does nothing: each kind checks that on the target's own side.
+    """
     target = _target()
     try:
-        yield target.interrupt
+        yield target
     finally:
         _end(target)
 
 
-def _target() -> Target:
+def _target() -> _Target:
     if _in_greenlet():
         return _Greenlet()
     if threading.current_thread() is threading.main_thread():
@@ -48,8 +102,8 @@ def _target() -> Target:
     return _Thread()
 
 
-def _end(target: Target) -> None:
-    """An interrupt that arrives while we end comes too late to matter."""
+def _end(target: _Target) -> None:
+    """End the target. An interrupt that arrives here is too late to matter, so it is swallowed."""
     while True:
         try:
             target.end()
@@ -63,41 +117,49 @@ def _in_greenlet() -> bool:
     return monkey is not None and monkey.is_module_patched("threading")
 
 
-class _MainThread:
-    #: Real-time signals are used by nobody; where there are none (macOS) SIGUSR2 serves.
-    number = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 7) + 7
+#: A real-time signal, which programs rarely use; SIGUSR2 where there are none (macOS); none on Windows.
+_SIGNAL: int | None = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else getattr(signal, "SIGUSR2", None)
 
-    def __init__(self, previous: Any) -> None:
-        self._previous = previous
+
+class _MainThread:
+    def __init__(self, number: int, previous: Any) -> None:
+        self._number, self._previous = number, previous
         self._error: BaseException | None = None
         self._ended = False
 
     @classmethod
     def install(cls) -> _MainThread | None:
-        """None where somebody else uses the signal."""
-        previous = signal.getsignal(cls.number)
+        """None if there is no such signal, or if the user's code handles it."""
+        if _SIGNAL is None:
+            return None
+        previous = signal.getsignal(_SIGNAL)
         ours = isinstance(getattr(previous, "__self__", None), cls)
         if previous is not signal.SIG_DFL and not ours:
             return None
-        target = cls(previous)
-        signal.signal(cls.number, target.handle)
+        target = cls(_SIGNAL, previous)
+        signal.signal(_SIGNAL, target.handle)
         return target
 
     def handle(self, _number: int, _frame: FrameType | None) -> None:
         error, self._error = self._error, None
         if error is not None and not self._ended:
+            self._ended = True
             raise error
+
+    def spare(self) -> None:
+        self._ended = True
 
     def interrupt(self, error: BaseException) -> None:
         if not self._ended:
             self._error = error
-            signal.pthread_kill(threading.main_thread().ident or 0, self.number)
+            signal.pthread_kill(threading.main_thread().ident or 0, self._number)
 
     def end(self) -> None:
-        # The handler of an outer run comes back; else ours stays, deaf: a late signal must not kill us.
+        # Restore the handler of an outer run. Otherwise ours stays and ignores late signals, because the
+        # signal's default action would kill the process.
         self._ended = True
         if self._previous is not signal.SIG_DFL:
-            signal.signal(self.number, self._previous)
+            signal.signal(self._number, self._previous)
 
 
 class _Thread:
@@ -108,13 +170,18 @@ class _Thread:
         self._pending = False
 
     def interrupt(self, error: BaseException) -> None:
-        # CPython takes a class here and makes the instance itself, so the class carries our fields.
-        ready = type(type(error).__name__, (type(error),), {"__init__": lambda this: _copy(error, this)})
+        # CPython takes a class and makes the instance itself, so this class carries the error's fields.
+        ready = type(
+            type(error).__name__, (type(error),), {"__init__": lambda this: _copy_fields(error, this)}
+        )
         ready.__module__ = type(error).__module__
         with self._mutex:
-            if not self._ended:
+            if not self._ended and not self._pending:
                 self._pending = True
                 _raise_in_thread(self._ident, ready)
+
+    def spare(self) -> None:
+        self.end()
 
     def end(self) -> None:
         with self._mutex:
@@ -123,7 +190,7 @@ class _Thread:
                 _raise_in_thread(self._ident, None)
 
 
-def _copy(error: BaseException, this: BaseException) -> None:
+def _copy_fields(error: BaseException, this: BaseException) -> None:
     type(error).__init__(this, *error.args)
 
 
@@ -141,13 +208,17 @@ class _Greenlet:
         self._ended = False
 
     def interrupt(self, error: BaseException) -> None:
-        # In the hub no other greenlet runs: what is checked there still holds when we throw.
+        # No other greenlet runs while the hub does, so what we check there still holds when we throw.
         self._hub.loop.run_callback_threadsafe(self._throw, error)
 
     def _throw(self, error: BaseException) -> None:
         if not self._ended and not self._greenlet.dead:
+            self._ended = True
             with suppress(Exception):
                 self._greenlet.throw(error)
+
+    def spare(self) -> None:
+        self._ended = True
 
     def end(self) -> None:
         self._ended = True

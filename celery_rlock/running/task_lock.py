@@ -1,115 +1,166 @@
-"""A task's hold on its lock: what `self.lock` and `current_lock()` give."""
+"""The lock of a running task: `TaskLock`, which the user sees, and `CallLock`, which takes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from time import monotonic
-from typing import TYPE_CHECKING
 
+from celery_rlock.core.execution import Execution
+from celery_rlock.core.lease import Lease, LostCallback, ReplacedCallback
 from celery_rlock.core.lock import check_ttl
 from celery_rlock.errors import LockLost, LockUnavailable
-
-if TYPE_CHECKING:
-    from celery_rlock.core.execution import Execution
-    from celery_rlock.core.lease import Lease, LostCallback
-    from celery_rlock.core.replies import Busy, Heir
-
-_ENDED = 2
+from celery_rlock.server.clock import now
+from celery_rlock.server.replies import Busy, Place, RedeliveryReply, Release, Successor
 
 
-class Hold:
-    """The lock of one call of one task, on one key or several; all are held, or none.
+class TaskLock:
+    """The lock of one call of a task, on one key or several. All keys are held, or none."""
 
-    It begins at the depth that its execution was at before.
-    """
-
-    def __init__(
-        self, execution: Execution, leases: tuple[Lease, ...], *, until_postrun: bool = False
-    ) -> None:
-        self._execution, self._leases = execution, leases
-        self._outside = {lease: lease.depth for lease in leases}
-        self.until_postrun = until_postrun
-        self.heir: Heir | None = None  #: who has the keys after us
-        self.found_busy = ""  #: when it was not to be had first, by the server's clock in microseconds
+    def __init__(self, lock: CallLock) -> None:
+        self._lock = lock
 
     @property
     def key(self) -> str:
-        """The key; several are joined by commas."""
+        """The key. Several keys are joined by commas."""
         return ", ".join(self.keys)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(lease.name.key for lease in self._leases)
+        """All keys, in sorted order."""
+        return tuple(lease.redis_keys.key for lease in self._lock.leases)
 
     @property
     def owner(self) -> str:
-        return str(self._execution.owner)
+        """The holder's name in Redis: `worker/delivery:task-id`."""
+        return str(self._lock.execution.owner)
 
     @property
     def token(self) -> int:
-        """The fencing token: it grows with every new ownership of the key. 0 when there is no lock.
+        """The fencing token. It grows with every new ownership of the key; 0 means that there is no lock.
 
-        Of several keys it is the first one's; `tokens` has each.
+        With several keys this is the token of the first; `tokens` has all of them.
         """
-        return self._leases[0].token
+        return self._lock.leases[0].token
 
     @property
     def tokens(self) -> dict[str, int]:
         """The fencing token of each key."""
-        return {lease.name.key: lease.token for lease in self._leases}
+        return {lease.redis_keys.key: lease.token for lease in self._lock.leases}
+
+    @property
+    def slot(self) -> int:
+        """With `lock_limit`: which of the places 0 to limit - 1 this run has, unique among the holders now.
+
+        With several keys this is the place in the first; `slots` has all of them.
+        """
+        return self._lock.leases[0].slot
+
+    @property
+    def slots(self) -> dict[str, int]:
+        """The place that this run has in each key."""
+        return {lease.redis_keys.key: lease.slot for lease in self._lock.leases}
 
     @property
     def depth(self) -> int:
-        return min(lease.depth for lease in self._leases)
+        """How many times this execution has entered the lock."""
+        return min(lease.depth for lease in self._lock.leases)
 
     @property
     def held(self) -> bool:
-        """Whether the lock is ours now, by the local deadline: no question to Redis."""
-        return all(lease.held for lease in self._leases)
+        """Whether the task holds the lock now, by the local deadline. Does not ask Redis."""
+        return all(lease.held for lease in self._lock.leases)
 
     @property
     def lost(self) -> bool:
-        """Whether it was ours and is not any more."""
-        return any(lease.lost is not None for lease in self._leases) or (self.entered and not self.held)
+        """Whether the task held the lock and does not hold it any more."""
+        return self._lock.is_lost
+
+    def ensure(self) -> None:
+        """Raise LockLost unless the task holds the lock."""
+        for lease in self._lock.leases:
+            lease.ensure_not_lost()
+        if not self._lock.entered:
+            task = self._lock.leases[0].task
+            raise LockLost(self.key, self.owner, "the task does not hold it", task)
+
+    def extend(self, seconds: float) -> None:
+        """Make the lease last at least `seconds` from now. Renewal goes on as before."""
+        self.ensure()
+        for lease in self._lock.leases:
+            lease.extend(check_ttl(seconds))
+
+    def __repr__(self) -> str:
+        return f"<TaskLock {self.key!r} owner={self.owner} token={self.token} depth={self.depth}>"
+
+
+class CallLock:
+    """Takes and releases the keys of one call: it enters each of them once, and leaves it once."""
+
+    def __init__(
+        self,
+        execution: Execution,
+        leases: tuple[Lease, ...],
+        limits: Mapping[str, int],
+        *,
+        until_postrun: bool = False,
+    ) -> None:
+        """`limits` says how many may hold a key; without an entry, one."""
+        self.execution, self.leases, self._limits = execution, leases, limits
+        self.until_postrun = until_postrun
+        self.task_lock = TaskLock(self)
+        self.successors: Mapping[str, Successor] = {}  #: what keeps which lock after this call
+        self.since_header = 0  #: when an earlier delivery found the lock busy, by the server's clock
+        self.found_busy = 0  #: when the lock was first found busy, by the server's clock in microseconds
+        self.is_used = False  #: whether `run()` has begun
+        self.spare_run: Callable[[], None] = _do_nothing  #: no loss interrupts this thread's run from then on
+        self._entered: list[Lease] = []
+        self._on_lost: LostCallback | None = None
 
     @property
     def entered(self) -> bool:
-        """Whether this call is in, so that there is something to release."""
-        return any(lease.depth > outside for lease, outside in self._outside.items())
+        """Whether this call has entered the lock, so that there is something to release."""
+        return bool(self._entered)
+
+    @property
+    def is_lost(self) -> bool:
+        return any(lease.lost is not None for lease in self.leases) or (
+            self.entered and not self.task_lock.held
+        )
 
     @property
     def since(self) -> float:
         """When the last of the keys was taken, by the local monotonic clock."""
-        return max(lease.since for lease in self._leases)
+        return max(lease.since for lease in self.leases)
 
     @property
     def seconds(self) -> float:
-        """For how long it has been taken."""
-        return monotonic() - self.since
+        """For how long the keys have been held."""
+        return now() - self.since
 
-    def ensure(self) -> None:
-        """Raise LockLost unless the lock is held."""
-        for lease in self._leases:
-            lease.ensure_not_lost()
-        if not self.entered:
-            raise LockLost(self.key, self.owner, "it is not held here")
+    def enter(
+        self, ttl: float, replicas: int = 0, place: Place | None = None, *, hold: float = 0
+    ) -> Busy | None:
+        """Take all keys, in order. Takes none of them if one is busy or unavailable.
 
-    def extend(self, seconds: float) -> None:
-        """Let the lease last at least `seconds` from now; renewal goes on as before."""
-        self.ensure()
-        for lease in self._leases:
-            lease.extend(check_ttl(seconds))
-
-    def enter(self, ttl: float, replicas: int = 0) -> Busy | None:
-        """Take all the keys, in order; none of them when one is busy or cannot be had."""
+        `place` is a place in line for one of the keys, taken if that one is busy. A key with a limit above 1
+        stays taken for at least `hold` seconds.
+        """
         busy = None
         try:
-            for lease in self._leases:
-                busy = self._execution.enter(lease, ttl, replicas)
+            for lease in self.leases:
+                is_wanted = place is not None and place.redis_keys == lease.redis_keys
+                busy = lease.enter(
+                    ttl,
+                    replicas,
+                    place if is_wanted else None,
+                    self.since_header,
+                    limit=self._limits.get(lease.redis_keys.key, 1),
+                    hold=hold,
+                )
                 if busy is not None:
                     break
+                self._entered.append(lease)
         except BaseException:
             with suppress(LockUnavailable):
                 self.leave()
@@ -120,74 +171,98 @@ class Hold:
         return busy
 
     def renew_for(self, seconds: float) -> None:
-        """Renew what this call took for so long from its start, and then no more."""
-        for lease, outside in self._outside.items():
-            if outside == 0:
+        """Let the leases of the keys that this call took end so many seconds after they were taken."""
+        for lease in self._entered:
+            if lease.depth == 1:
                 lease.renew_until = lease.since + seconds
 
-    def leave(self, *, early: bool = False) -> None:
-        """Back to the depth before this call. LockUnavailable when Redis could not be told.
+    def renew_every(self, seconds: float) -> None:
+        """Renew the keys that this call takes at least so often."""
+        for lease in self.leases:
+            lease.longest_silence = seconds
 
-        With `early` the lock stays held when a copy of the task's message was delivered: until `finish`.
+    def leave(self, *, early: bool = False, ended: bool = False, republished: bool = False) -> None:
+        """Leave all keys once. Raises LockUnavailable if Redis could not be told.
+
+        With `early` the lock stays held if the task's message has other deliveries. With `ended` they learn
+        that the task has ended. `republished` says that an earlier delivery may not be acknowledged yet.
         """
-        self._end(lambda first, outside: self._execution.leave(first, outside, early=early, heir=self.heir))
-
-    def finish(self, retries: int) -> None:
-        """The task has ended: free its lock, and tell the copies of its message."""
-        self._end(lambda first, _: self._execution.finish(first, retries, self.heir))
-
-    def announce_copy(self, retries: int) -> None:
-        """A copy of the task's message is on its way: keep the lock until `finish`, and tell it then."""
-        first = self._leases[0]
-        first.scripts.copy(first.name, first.owner.task_id, retries)
-
-    def has_ended(self, retries: int) -> bool:
-        """Whether the task has ended in an earlier delivery of its message."""
-        first = self._leases[0]
-        return first.scripts.copy(first.name, first.owner.task_id, retries) == _ENDED
-
-    @contextmanager
-    def watched(self, tell: LostCallback) -> Iterator[None]:
-        """Inside, the loss of any of the keys is told."""
-        for lease in self._leases:
-            lease.on_lost.append(tell)
-        try:
-            yield
-        finally:
-            for lease in self._leases:
-                lease.check_deadline()  # nobody may have looked while a long call kept the process busy
-                lease.on_lost.remove(tell)
-
-    def _end(self, end_first: Callable[[Lease, int], None]) -> None:
-        """Leave every key. The first one, which all copies of the message take first, is where they learn."""
         errors = []
-        for lease, outside in reversed(self._outside.items()):
+        for lease in reversed(self._entered):
+            # Every delivery of the message takes the first key first, so that is where it learns of the end.
+            is_first = lease is self.leases[0]
+            is_early = early and is_first
+            release = Release(
+                early=is_early,
+                ended=ended and is_first,
+                republished=republished and is_first and (early or ended),
+                successor=self.successors.get(lease.redis_keys.lock),
+                unused=not self.is_used,
+            )
+            has_left = not is_early  # also if the server does not answer: then it is told in the background
             try:
-                if lease is self._leases[0]:
-                    end_first(lease, outside)
-                else:
-                    self._execution.leave(lease, outside, heir=self.heir)
+                has_left = lease.leave(release) or not is_early
             except LockUnavailable as error:
                 errors.append(error)
+            finally:
+                if has_left:
+                    self._entered = [other for other in self._entered if other is not lease]
         if errors:
             raise errors[0]
 
-    def __repr__(self) -> str:
-        return f"<Hold {self.key!r} owner={self.owner} token={self.token} depth={self.depth}>"
+    def redelivery(self, *, mark: bool = True) -> RedeliveryReply | str:
+        """Ask whether the task has ended in another delivery of its message, or which task replaces it.
+
+        With `mark`, this call keeps the lock until its end is known, and then tells the other deliveries.
+        """
+        first = self.leases[0]
+        return first.lock_server.redelivery(first.redis_keys, first.owner, mark=mark)
+
+    def mark_unacked(self, *, redelivered: bool) -> None:
+        """The message is about to be published again, before this delivery of it is acknowledged."""
+        first = self.leases[0]
+        first.lock_server.mark_unacked(first.redis_keys, first.owner, redelivered=redelivered)
+
+    def watch(self, on_lost: LostCallback) -> None:
+        """Call `on_lost` when any of the keys is lost, until `unwatch`. The release may find that out too."""
+        self._on_lost = on_lost
+        for lease in self.leases:
+            lease.before_raising = self.spare_run
+            lease.on_lost(on_lost)
+
+    def on_replaced(self, callback: ReplacedCallback | None) -> None:
+        """Call it when another task replaces this one at one of the keys, until it is None."""
+        for lease in self.leases:
+            lease.on_replaced(callback)
+
+    def check_deadlines(self) -> None:
+        """A long call may have kept the watching threads from looking."""
+        for lease in self.leases:
+            lease.check_deadline()
+
+    def unwatch(self) -> None:
+        if self._on_lost is not None:
+            for lease in self.leases:
+                lease.before_raising = _do_nothing
+                lease.forget_callback(self._on_lost)
 
 
-_current: ContextVar[Hold | None] = ContextVar("celery_rlock_hold", default=None)
+def _do_nothing() -> None:
+    pass
 
 
-def current_lock() -> Hold | None:
-    """The lock of the task that runs here; None outside of any, or when locking is switched off."""
+_current: ContextVar[TaskLock | None] = ContextVar("celery_rlock_task_lock", default=None)
+
+
+def current_lock() -> TaskLock | None:
+    """The lock of the task that runs here; None outside of any locked task."""
     return _current.get()
 
 
 @contextmanager
-def holding(hold: Hold) -> Iterator[None]:
-    """Inside, `hold` is the current lock."""
-    before = _current.set(hold)
+def holding(lock: TaskLock) -> Iterator[None]:
+    """Inside the block, `lock` is the current lock."""
+    before = _current.set(lock)
     try:
         yield
     finally:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -12,22 +11,32 @@ from weakref import WeakSet
 
 import redis
 from redis.cluster import RedisCluster
-from redis.exceptions import ClusterDownError, ClusterError, RedisClusterException, RedisError
+from redis.exceptions import ClusterDownError, ClusterError, MovedError, RedisClusterException
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from celery_rlock.server.failures import FAILURES
+from celery_rlock.server.forks import in_forked_child
+from celery_rlock.server.standalone import careful
 
 Client = redis.Redis | RedisCluster
 
-#: All that a client may raise: redis-py's errors of a Cluster as a whole are no RedisErrors.
-FAILURES = (RedisError, RedisClusterException)
-
-#: How long a slot may take to move, and the pauses in which to ask.
+#: Seconds that a slot may take to move to another node, and the pause between two tries meanwhile.
 _TIME_TO_MOVE, _PAUSE = 2.0, 0.05
+
+#: An answer that took longer, in seconds, may come from a primary that slept through a failover.
+_SLOW = 0.05
+
+#: So many other nodes are tried, until one of them says which node is the primary.
+_MOST_WITNESSES = 3
+_TIME_TO_AGREE = 1.0
 
 
 class LazyCluster:
-    """Stands for a RedisCluster, which would ask for the layout as soon as it exists, until it is used.
+    """A RedisCluster that connects when it is first used.
 
-    So a Cluster that is down is an error of a command, as it is for a single server; and a forked child,
-    which must share neither sockets nor locks with its parent, gets a client of its own.
+    redis-py's RedisCluster asks the nodes for their slots as soon as it is created. Connecting later makes a
+    Cluster that is down an error of a command, as it is for a single server. A forked child connects anew,
+    because it must not use its parent's sockets and mutexes.
     """
 
     def __init__(self, connect: Callable[[], RedisCluster]) -> None:
@@ -40,8 +49,10 @@ class LazyCluster:
         self._cluster: RedisCluster | None = None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """As RedisCluster's, which soon gives up on a slot that is on its way to another node, and which
-        knows the nodes it saw last: when all are gone, those of the URL are asked.
+        """Run the command, with more patience than RedisCluster has.
+
+        Wait while a slot moves to another node. When none of the known nodes is left, connect to those of
+        the URL again.
         """
         give_up = monotonic() + _TIME_TO_MOVE
         while True:
@@ -57,7 +68,7 @@ class LazyCluster:
 
     @property  # type: ignore[misc]  # it is never set
     def __class__(self) -> type:
-        """For `isinstance`."""
+        """Makes `isinstance(client, RedisCluster)` true."""
         return RedisCluster
 
     def __getattr__(self, name: str) -> Any:
@@ -78,32 +89,75 @@ def primaries(client: Client) -> list[redis.Redis]:
 
 
 def address(server: redis.Redis) -> str:
-    """What tells it from the other primaries."""
+    """host:port, unique among the primaries of a Cluster."""
     options = server.connection_pool.connection_kwargs
     return f"{options.get('host')}:{options.get('port')}"
 
 
 def refresh(client: Client) -> None:
-    """Ask a Cluster for its layout again."""
+    """Ask a Cluster again which node has which slots."""
     if isinstance(client, RedisCluster):
-        with suppress(*FAILURES):
+        with suppress(*FAILURES), careful(client):
             client.nodes_manager.initialize()
 
 
 def server_of(client: Client, key: str) -> redis.Redis:
-    """The server that has the key, as far as is known: it may answer that the key has moved."""
+    """The server that has the key, as far as the client knows. It may answer that the key has moved."""
     if not isinstance(client, RedisCluster):
         return client
     return client.get_redis_connection(client.get_node_from_key(key))
 
 
-def by_server(client: Client, keys: Iterable[str]) -> list[tuple[redis.Redis, list[int]]]:
-    """The servers that have these keys, each with the places of its own among them."""
+def refuse_old_primary(client: Client, key: str, sent: float) -> None:
+    """Raise RedisConnectionError if the request that was sent at `sent` must be sent again.
+
+    A primary of a Cluster that was frozen does not know at first that it has a successor, and still answers
+    what it received meanwhile. So after a slow answer another node is asked. If it names another primary, the
+    layout has changed, and this waits until the node that should have answered knows it too.
+    """
+    if monotonic() - sent <= _SLOW or not isinstance(client, RedisCluster):
+        return
+    answered, give_up = client.get_node_from_key(key), monotonic() + _TIME_TO_AGREE
+    while True:
+        primary = _primary_by_another(answered, client, key)
+        if primary in {None, (answered.host, answered.port)}:
+            return
+        if _primary_as_seen_by(answered, client, key) == primary or monotonic() >= give_up:
+            refresh(client)
+            raise RedisConnectionError("another node has become the primary, so this answer does not count")
+        threading.Event().wait(_PAUSE)
+
+
+def _primary_by_another(answered: Any, client: RedisCluster, key: str) -> tuple[str, int] | None:
+    others = [node for node in client.get_primaries() if node.name != answered.name]
+    seen = (_primary_as_seen_by(witness, client, key) for witness in others[:_MOST_WITNESSES])
+    return next((primary for primary in seen if primary is not None), None)
+
+
+def _primary_as_seen_by(witness: Any, client: RedisCluster, key: str) -> tuple[str, int] | None:
+    """The address of the node that has the key; None if the witness does not say."""
+    try:
+        client.get_redis_connection(witness).execute_command("EXISTS", key)
+    except MovedError as moved:
+        host = moved.host or client.get_node_from_key(key).host  # a node may know the port only
+        return client.nodes_manager.remap_host_port(host, moved.port)
+    except FAILURES:
+        return None
+    return witness.host, witness.port  # the key is here
+
+
+def by_server(client: Client, keys: Sequence[str]) -> tuple[list[tuple[redis.Redis, list[int]]], list[Any]]:
+    """The servers with the indexes of their keys, and for each key an error or None."""
     groups: dict[int, tuple[redis.Redis, list[int]]] = {}
+    errors: list[Any] = [None] * len(keys)
     for place, key in enumerate(keys):
-        server = server_of(client, key)
-        groups.setdefault(id(server), (server, []))[1].append(place)
-    return list(groups.values())
+        try:
+            server = server_of(client, key)
+        except FAILURES as error:  # no node serves this slot: that must not stop the others
+            errors[place] = error
+        else:
+            groups.setdefault(id(server), (server, []))[1].append(place)
+    return list(groups.values()), errors
 
 
 def _after_fork() -> None:
@@ -112,4 +166,4 @@ def _after_fork() -> None:
 
 
 _clients: WeakSet[LazyCluster] = WeakSet()
-os.register_at_fork(after_in_child=_after_fork)
+in_forked_child(_after_fork)

@@ -1,13 +1,16 @@
-"""A Lua script, as it lies in `lua/`, and how it is run."""
+"""Loads the Lua scripts of `lua/` and runs them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import Any
 
+import redis
 from redis.cluster import RedisCluster
 from redis.exceptions import (
     AskError,
@@ -20,21 +23,18 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from celery_rlock.core.cluster import FAILURES, Client, by_server, refresh, server_of
+from celery_rlock.server.cluster import Client, by_server, refresh, refuse_old_primary, server_of
+from celery_rlock.server.failures import FAILURES
+from celery_rlock.server.standalone import careful
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import redis
-
-    _Call = tuple[Sequence[str], Sequence[object]]
-
-
+_Call = tuple[Sequence[str], Sequence[object]]
 _GONE = (RedisConnectionError, RedisTimeoutError, ClusterDownError)
 
 
 @dataclass(frozen=True)
 class Script:
+    """One verb of the lock: EVALSHA, and EVAL when the server does not know the script yet."""
+
     source: str
     sha: str
 
@@ -43,22 +43,25 @@ class Script:
         source = (_folder() / f"{verb}.lua").read_text(encoding="utf-8")
         return cls(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
-    def run(self, client: Client, keys: Sequence[str], args: Sequence[object]) -> Any:
+    def run(self, send: Callable[..., Any], keys: Sequence[str], args: Sequence[object]) -> Any:
+        """Run the script; `send` takes a command and returns the reply."""
         try:
-            return client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
+            return send("EVALSHA", self.sha, len(keys), *keys, *args)
         except NoScriptError:
-            return client.execute_command("EVAL", self.source, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
+            return send("EVAL", self.source, len(keys), *keys, *args)
 
     def run_replicated(
         self, client: Client, keys: Sequence[str], args: Sequence[object], replicas: int
     ) -> tuple[Any, int]:
-        """Run it, and say how many replicas have what it wrote, in the time that there is for so many."""
+        """Run the script, then wait for replicas. Returns the reply and how many replicas have the write."""
         server = server_of(client, keys[0])
         wait = ("WAIT", replicas, _time_to_replicate_ms(server))
         answers: list[Any] = []
+        sent = monotonic()
         for command in (("EVALSHA", self.sha), ("EVAL", self.source)):
-            # WAIT is about what its own connection has written.
-            answers = _pipelined(server, [(*command, len(keys), *keys, *args), wait])
+            # WAIT counts only what its own connection has written, so both go over one connection.
+            with careful(client):
+                answers = _pipelined(server, [(*command, len(keys), *keys, *args), wait])
             if not isinstance(answers[0], NoScriptError):
                 break
         for answer in answers:
@@ -66,38 +69,54 @@ class Script:
                 if isinstance(answer, MovedError):
                     refresh(client)
                 raise answer
+        refuse_old_primary(client, keys[0], sent)
         return answers[0], int(answers[1])
 
-    def run_all(self, client: Client, calls: Sequence[_Call]) -> list[Any]:
-        """Run it for each of these calls, in one round trip a server: an answer or an error for each."""
-        answers: list[Any] = [None] * len(calls)
-        try:
-            groups = by_server(client, (keys[0] for keys, _ in calls))
-        except FAILURES as error:
-            return [error] * len(calls)
+    def run_all(self, client: Client, calls: Sequence[_Call], replicas: Sequence[int] = ()) -> list[Any]:
+        """Run the script for each call, in one round trip per server.
+
+        Returns a reply or an error for each. It is an error if fewer replicas have the write than `replicas`
+        demands for that call.
+        """
+        wanted = replicas or [0] * len(calls)
+        groups, answers = by_server(client, [keys[0] for keys, _ in calls])
         for server, places in groups:
-            batch = self._run_batch(server, [calls[place] for place in places])
+            sent = monotonic()
+            with careful(client):
+                batch = self._run_batch(
+                    server, [calls[place] for place in places], [wanted[place] for place in places]
+                )
+            try:
+                refuse_old_primary(client, calls[places[0]][0][0], sent)
+            except FAILURES as error:
+                batch = [error] * len(places)
             for place, answer in zip(places, batch, strict=True):
                 answers[place] = answer
         if isinstance(client, RedisCluster):
             self._follow(client, calls, answers)
         return answers
 
-    def _run_batch(self, server: redis.Redis, calls: Sequence[_Call]) -> list[Any]:
-        answers = _pipelined(server, [("EVALSHA", self.sha, len(keys), *keys, *args) for keys, args in calls])
+    def _run_batch(self, server: redis.Redis, calls: Sequence[_Call], wanted: Sequence[int]) -> list[Any]:
+        answers = _replicated(
+            server, [("EVALSHA", self.sha, len(keys), *keys, *args) for keys, args in calls], wanted
+        )
         missing = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if missing:
             again = [("EVAL", self.source, len(calls[i][0]), *calls[i][0], *calls[i][1]) for i in missing]
-            for i, answer in zip(missing, _pipelined(server, again), strict=True):
+            replies = _replicated(server, again, [wanted[i] for i in missing])
+            for i, answer in zip(missing, replies, strict=True):
                 answers[i] = answer
         return answers
 
     def _follow(self, client: Client, calls: Sequence[_Call], answers: list[Any]) -> None:
-        """What a Cluster has elsewhere is asked there; when a server is gone the next try knows better."""
+        """Repeat the calls whose slot has moved.
+
+        When a server is gone, learn the new layout for the next try.
+        """
         for place, answer in enumerate(answers):
             if isinstance(answer, AskError | TryAgainError):
                 try:
-                    answers[place] = self.run(client, *calls[place])
+                    answers[place] = self.run(client.execute_command, *calls[place])
                 except FAILURES as error:
                     answers[place] = error
         if any(isinstance(answer, _GONE) for answer in answers):
@@ -114,15 +133,33 @@ def _pipelined(server: redis.Redis, commands: Sequence[Sequence[object]]) -> lis
         return [error] * len(commands)
 
 
+def _replicated(
+    server: redis.Redis, commands: Sequence[Sequence[object]], wanted: Sequence[int]
+) -> list[Any]:
+    """Run the commands, and turn the reply of each one that too few replicas have into an error."""
+    if not any(wanted):
+        return _pipelined(server, commands)
+    wait = ("WAIT", max(wanted), _time_to_replicate_ms(server))
+    *answers, have_it = _pipelined(server, [*commands, wait])
+    for i, replicas in enumerate(wanted):
+        if not replicas or answers[i] == 0 or isinstance(answers[i], Exception):
+            continue  # it failed, or the lock was not held: then no replica is needed to know it
+        if isinstance(have_it, Exception):
+            answers[i] = have_it
+        elif have_it < replicas:
+            answers[i] = RedisError(f"{have_it} of {replicas} replicas had it in time (lock_replicas)")
+    return answers
+
+
 def _time_to_replicate_ms(server: redis.Redis) -> int:
-    """Half of the time in which the server must answer."""
+    """Half of the socket timeout, so that WAIT always answers in time."""
     timeout = server.connection_pool.connection_kwargs.get("socket_timeout")
     return max(1, round((timeout or 1.0) * 500))
 
 
 @cache
 def _folder() -> Path:
-    """The scripts lie inside an installed package, and at the top of a source tree."""
+    """The wheel has the scripts inside the package; a source tree has them in `lua/` beside it."""
     package = Path(__file__).parents[1]
     packaged = package / "lua"
     return packaged if packaged.is_dir() else package.parent / "lua"

@@ -1,27 +1,27 @@
 """Waiting for a lock and holding it, on the task's OpenTelemetry span.
 
-Nothing is imported: who has a span has imported `opentelemetry.trace` before.
+This module does not import OpenTelemetry: a process that has a span has imported `opentelemetry.trace`
+itself.
 """
 
 from __future__ import annotations
 
 import sys
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from celery_rlock import signals
+from celery_rlock.errors import LockBusy, LockLost, LockUnavailable
+from celery_rlock.running.task_lock import TaskLock
 
-if TYPE_CHECKING:
-    from celery_rlock.errors import LockBusy, LockLost, LockUnavailable
-    from celery_rlock.hold import Hold
+_UID = "celery_rlock.tracing"
 
-#: The span in which each lock was acquired: its loss is told on another thread, which has no span.
-_spans: WeakKeyDictionary[Hold, Any] = WeakKeyDictionary()
+#: The span in which each lock was acquired. A loss is announced on another thread, which has no span.
+_spans: WeakKeyDictionary[TaskLock, Any] = WeakKeyDictionary()
 
 
-def recording_span() -> Any | None:
-    """The span that this code runs in, if there is one and somebody wants to see it."""
+def _recording_span() -> Any | None:
+    """The current span, if there is one and it records."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None
@@ -29,8 +29,9 @@ def recording_span() -> Any | None:
     return span if span.is_recording() else None
 
 
-def _acquired(lock: Hold, waited: float, **_: Any) -> None:
-    span = recording_span()
+@signals.lock_acquired.connect(weak=False, dispatch_uid=_UID)
+def _on_acquired(lock: TaskLock, waited: float, **_: Any) -> None:
+    span = _recording_span()
     if span is not None:
         _spans[lock] = span
         fields = {"key": lock.key, "owner": lock.owner, "token": lock.token, "waited": waited}
@@ -38,28 +39,32 @@ def _acquired(lock: Hold, waited: float, **_: Any) -> None:
         span.add_event("lock acquired", _named(fields))
 
 
-def _busy(error: LockBusy, action: str, owner: str, waited: float, **_: Any) -> None:
-    span = recording_span()
+@signals.lock_busy.connect(weak=False, dispatch_uid=_UID)
+def _on_busy(error: LockBusy, action: str, owner: str, waited: float, **_: Any) -> None:
+    span = _recording_span()
     if span is not None:
         fields = {"key": error.key, "owner": owner, "holder": error.holder, "action": action}
         span.add_event("lock busy", _named({**fields, "waited": waited}))
 
 
-def _released(lock: Hold, held: float, **_: Any) -> None:
+@signals.lock_released.connect(weak=False, dispatch_uid=_UID)
+def _on_released(lock: TaskLock, held: float, **_: Any) -> None:
     span = _spans.pop(lock, None)
     if span is not None:
         span.set_attributes(_named({"held": held}))
         span.add_event("lock released", _named({"key": lock.key, "held": held}))
 
 
-def _lost(lock: Hold, error: LockLost, held: float, **_: Any) -> None:
+@signals.lock_lost.connect(weak=False, dispatch_uid=_UID)
+def _on_lost(lock: TaskLock, error: LockLost, held: float, **_: Any) -> None:
     span = _spans.get(lock)
     if span is not None:
         span.add_event("lock lost", _named({"key": error.key, "reason": error.reason, "held": held}))
 
 
-def _unavailable(error: LockUnavailable, action: str, owner: str, **_: Any) -> None:
-    span = recording_span()
+@signals.lock_unavailable.connect(weak=False, dispatch_uid=_UID)
+def _on_unavailable(error: LockUnavailable, action: str, owner: str, **_: Any) -> None:
+    span = _recording_span()
     if span is not None:
         fields = {"key": error.key, "owner": owner, "action": action, "reason": error.reason}
         span.add_event("lock unavailable", _named(fields))
@@ -67,15 +72,3 @@ def _unavailable(error: LockUnavailable, action: str, owner: str, **_: Any) -> N
 
 def _named(fields: dict[str, Any]) -> dict[str, Any]:
     return {f"celery_rlock.{name}": value for name, value in fields.items()}
-
-
-@cache
-def listen() -> None:
-    """Hear of locks that are taken and left, too."""
-    signals.lock_acquired.connect(_acquired, weak=False, dispatch_uid="celery_rlock.tracing")
-    signals.lock_released.connect(_released, weak=False, dispatch_uid="celery_rlock.tracing")
-
-
-signals.lock_busy.connect(_busy, weak=False, dispatch_uid="celery_rlock.tracing")
-signals.lock_lost.connect(_lost, weak=False, dispatch_uid="celery_rlock.tracing")
-signals.lock_unavailable.connect(_unavailable, weak=False, dispatch_uid="celery_rlock.tracing")

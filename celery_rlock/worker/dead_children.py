@@ -1,9 +1,9 @@
-"""A worker step that sees dead pool children early.
+"""A worker step that notices dead pool processes early.
 
-The pool learns of a dead child when a pipe closes, which is a moment before the child can be reaped; it then
-looks again only after five seconds. Asking the kernel of each child ten times a second costs microseconds,
-and is done only while a locked task runs. A child that has finished its work (max_tasks_per_child) is none of
-our business: it has released its locks.
+The pool learns about a dead child when a pipe closes. At that moment the child often cannot be reaped yet,
+and the pool looks again only after five seconds. This step asks the kernel about each child ten times a
+second, which costs microseconds, and only while a locked task runs. A child that has finished its work
+(max_tasks_per_child) has released its locks and is left alone.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from celery import bootsteps
 from celery.worker import state
 
 from celery_rlock import settings
-from celery_rlock.worker.children import has_crashed
+from celery_rlock.worker.celery_internals import has_crashed, pool_pids
 
 _LOOK_EVERY = 0.1
 
 _reaper: Reaper | None = None
 
 
-def look_after_children() -> None:
-    """A child has begun a locked task."""
+def watch_children() -> None:
+    """A child has begun a locked task, so look for dead children from now on."""
     if _reaper is not None:
-        _reaper.look()
+        _reaper.watch()
 
 
 class Reaper(bootsteps.StartStopStep):
-    """Has the pool reap dead children at once; only for pools that have any and an event loop."""
+    """Makes the pool reap dead children at once. Needs a pool with processes and an event loop."""
 
     requires = ("celery.worker.components:Pool",)
 
@@ -40,14 +40,14 @@ class Reaper(bootsteps.StartStopStep):
         self._timer: Any = None
 
     def register_with_event_loop(self, worker: Any, hub: Any) -> None:
-        """Celery calls it whenever its loop starts, also after the broker was lost."""
+        """Celery calls this whenever its loop starts, also after it lost the broker."""
         global _reaper  # a request does not know its worker
         self.stop(worker)
         if hasattr(worker.pool, "maintain_pool"):
             self._pool, self._hub, _reaper = worker.pool, hub, self
-            self.look()
+            self.watch()
 
-    def look(self) -> None:
+    def watch(self) -> None:
         if self._timer is None:
             self._timer = self._hub.call_repeatedly(_LOOK_EVERY, self._reap)
 
@@ -57,8 +57,7 @@ class Reaper(bootsteps.StartStopStep):
             self._timer = None
 
     def _reap(self) -> None:
-        processes = getattr(self._pool._pool, "_pool", None) or ()  # noqa: SLF001 - there is no public list
-        if any(has_crashed(process.pid) for process in list(processes)):
+        if any(map(has_crashed, pool_pids(self._pool))):
             self._pool.maintain_pool()
         elif not state.active_requests:
             self.stop(None)

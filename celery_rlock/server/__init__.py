@@ -1,0 +1,4 @@
+"""Everything that speaks Redis: scripts, clients, wake-ups and listings.
+
+It knows no Celery and imports no other room.
+"""
