@@ -1,4 +1,4 @@
-"""The tables of options in docs/cli.md, made of the commands: `python -m tests.ops.cli_page` writes them."""
+"""The option tables of docs/cli.md, generated from the commands by `python -m tests.cli.cli_page`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 
 import click
 
-from celery_rlock.ops.cli import rlock
+from celery_rlock.cli.commands import rlock
 from tests.support.daemon import ROOT
 
 PAGE = ROOT / "docs" / "cli.md"
 
 
 def with_tables(page):
-    """The page with the table of each command between its marks."""
+    """The page with the current option table of each command between its marks."""
     return re.sub(
         r"(<!-- options of (\w+) -->\n).*?(<!-- end -->)",
         lambda match: match[1] + table(rlock.commands[match[2]]) + match[3],

@@ -1,4 +1,4 @@
-"""The app that the commands operate in tests; RLOCK_TEST_URL is its broker, RLOCK_TEST_CONF adds settings."""
+"""The Celery app of the tests of commands; RLOCK_TEST_URL is its broker, RLOCK_TEST_CONF adds settings."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from celery_rlock import LockedTask
 from tests.support.clients import bare_client
 
 
-def until_told(self):
-    """Until `told:<task id>` exists."""
+def run_until_told(self):
+    """Run until the Redis key `told:<task id>` exists."""
     with bare_client(self.app.conf.result_backend) as client:
         while not client.exists(f"told:{self.request.id}"):
             time.sleep(0.02)
 
 
 def charge(self, account_id, amount=1):
-    until_told(self)
+    run_until_told(self)
 
 
 def transfer(self, source, target):
-    until_told(self)
+    run_until_told(self)
 
 
 def of_name(self, name):
-    until_told(self)
+    run_until_told(self)
 
 
 def plain():
     pass
 
 
-def ask_somebody(task, error):
+def always_skip(task, error):
     return "skip"
 
 
@@ -43,18 +43,23 @@ NAMED = {
     "skipping": {"lock_busy": "skip"},
     "failing": {"lock_busy": "fail", "lock_wait": 3},
     "rejecting": {"lock_busy": "reject"},
-    "asking": {"lock_busy": ask_somebody},
+    "replacing": {"lock_busy": "replace"},
+    "asking": {"lock_busy": always_skip},
     "counting": {"lock_max_attempts": 4},
     "unique": {"lock_from": "publish"},
     "unique_or_error": {"lock_from": "publish", "lock_duplicate": "raise"},
+    "pending": {"lock_from": "publish", "lock_pending": 1},
+    "newest": {"lock_from": "publish", "lock_pending": 1, "lock_duplicate": "replace"},
     "started": {"lock_from": "publish", "lock_until": "start"},
+    "limited": {"lock_limit": 3, "lock_busy": "skip"},
+    "limited_by_nothing": {"lock_limit": lambda name: {}[name]},
     "short": {"lock_ttl": 3},
     "long": {"lock_ttl": 600},
 }
 
 
 def make_app(url, **conf):
-    app = Celery("operated", broker=url, backend=url, set_as_current=False)
+    app = Celery("commands", broker=url, backend=url, set_as_current=False)
     app.conf.update(worker_prefetch_multiplier=1, broker_connection_retry_on_startup=True, **conf)
 
     def add(function, name, **options):

@@ -1,4 +1,4 @@
-"""The commands as tests run them: in this process, as a piped process, or on a terminal."""
+"""Runs the commands: in this process, as a process with pipes, or as a process on a terminal."""
 
 from __future__ import annotations
 
@@ -17,64 +17,72 @@ import pyte
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
-from celery_rlock.core.client import connect
-from celery_rlock.core.name import Owner
-from celery_rlock.core.scripts import Scripts
-from celery_rlock.ops.cli import rlock
+from celery_rlock.cli.commands import rlock
+from celery_rlock.server.client import connect
+from celery_rlock.server.lock_server import RedisLockServer
+from celery_rlock.server.owner import Owner
 from tests.support import processes
 from tests.support.daemon import ROOT
 from tests.support.processes import wait_until
 
-PROJ = "tests.ops.operated_proj:app"
+PROJ = "tests.cli.commands_app:app"
 
-#: Before click 8.2 the runner mixes stderr into stdout unless it is told.
+#: Before click 8.2 the runner mixes stderr into stdout by default.
 APART = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
 
-#: Roomy: starting Python and Celery on a loaded machine takes its time.
+#: Generous: on a loaded machine it takes long to start Python and Celery.
 WITHIN = 60.0
 
 
 def environment(url, **conf):
-    """For a process of the app on this server."""
+    """The environment of a process whose app uses this server."""
     return {**os.environ, "RLOCK_TEST_URL": url, "RLOCK_TEST_CONF": json.dumps(conf)}
 
 
 class Locks:
-    """Locks held by whomever a test wants."""
+    """Takes locks in Redis in the name of any owner, and reads them."""
 
     def __init__(self, url):
-        self.scripts = Scripts(connect(url))
+        self.lock_server = RedisLockServer(connect(url))
 
     def hold(
-        self, key, *, worker="worker-1@pod", delivery="d1", task_id="id-1", task="proj.charge", ttl=60.0
+        self,
+        key,
+        *,
+        worker="worker-1@pod",
+        delivery="d1",
+        task_id="id-1",
+        task="proj.charge",
+        ttl=60.0,
+        **more,
     ):
         owner = Owner(worker, delivery, task_id)
-        self.scripts.acquire(self.scripts.name(key), owner, 1, ttl, task)
+        self.lock_server.acquire(self.lock_server.redis_keys(key), owner, 1, ttl, task, **more)
         return owner
 
-    def wait(self, key, *task_ids, listener="listener"):
-        name = self.scripts.name(key)
+    def add_waiters(self, key, *task_ids, listener="listener"):
+        waiters = self.lock_server.redis_keys(key).waiters
         for since, task_id in enumerate(task_ids, 1):
-            self.scripts.client.zadd(name.waiters, {f"{listener}:d:{task_id}": 1e15 + since})
+            self.lock_server.client.zadd(waiters, {f"{listener}:d:{task_id}": 1e15 + since})
 
-    def has_place(self, key, task_id):
-        places = self.scripts.client.zrange(self.scripts.name(key).waiters, 0, -1)
+    def is_waiting(self, key, task_id):
+        places = self.lock_server.client.zrange(self.lock_server.redis_keys(key).waiters, 0, -1)
         return any(place.decode().endswith(f":{task_id}") for place in places)
 
     def holder(self, key):
-        """Owner's field in Redis, or None."""
-        fields = self.scripts.client.hkeys(self.scripts.name(key).lock)
+        """The owner's field in Redis; None for a free lock."""
+        fields = self.lock_server.client.hkeys(self.lock_server.redis_keys(key).lock)
         return next((field.decode() for field in fields if not field.startswith(b"@")), None)
 
 
 def run(app, *args, **options):
-    """The command in this process, not on a terminal."""
+    """Run the command in this process, without a terminal."""
     context = CLIContext(app=app, no_color=False, workdir=None)
     return CliRunner(**APART).invoke(rlock, list(args), obj=context, prog_name="celery rlock", **options)
 
 
 def documents(result):
-    """All JSON documents that a command wrote, one a line."""
+    """All JSON documents that the command wrote, one per line."""
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
@@ -84,7 +92,7 @@ def command(*args, app=PROJ):
 
 
 def piped(url, *args, app=PROJ, **options):
-    """The real command, its output in pipes."""
+    """Run the real command with its output in pipes."""
     env = {**environment(url), **options.pop("env", {})}
     return subprocess.run(
         command(*args, app=app),
@@ -99,7 +107,7 @@ def piped(url, *args, app=PROJ, **options):
 
 
 class Terminal:
-    """The real command on a pseudo-terminal of this size; `screen` is what a user sees."""
+    """Runs the real command on a pseudo-terminal of this size; `screen` is what a user sees."""
 
     def __init__(self, url, *args, columns=100, rows=30, env=None, app=PROJ):
         self.screen = pyte.Screen(columns, rows)
@@ -132,7 +140,7 @@ class Terminal:
 
     @property
     def joined(self):
-        """What a user reads across the lines that the terminal's width broke."""
+        """The screen without line breaks and spaces, for texts that the terminal wraps."""
         return "".join(line for line in self.screen.display).replace(" ", "")
 
     def read(self, seconds=0.05):
@@ -155,7 +163,7 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def end(self):
-        """The exit code, once it has ended; all that it wrote is on the screen."""
+        """Wait for the command to end, with all its output on the screen, and return its exit code."""
 
         def has_ended():
             self.read()
@@ -167,7 +175,7 @@ class Terminal:
 
     @property
     def is_as_before(self):
-        """Whether the terminal's modes are what they were."""
+        """Whether the terminal's modes are restored."""
         return termios.tcgetattr(self._slave) == self.before
 
     def __enter__(self):
@@ -182,12 +190,11 @@ class Terminal:
 
 
 def _own_terminal(slave):
-    """Ctrl-C reaches the foreground process of a controlling terminal only."""
-    die_with_us = processes._die_with(os.getpid())
+    """Ctrl-C reaches only the foreground process of a controlling terminal."""
+    prepare_child = processes.prepare_child()
 
     def prepare():
-        if die_with_us is not None:
-            die_with_us()
+        prepare_child()
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
     return prepare

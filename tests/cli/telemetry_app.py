@@ -1,4 +1,4 @@
-"""The app of the tests of events, metrics, spans and logs; RLOCK_TEST_CONF adds settings as JSON."""
+"""The Celery app of the tests of events, metrics and logs; RLOCK_TEST_CONF adds settings as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery.signals import after_setup_logger
 
 from celery_rlock import LockedTask, settings
 
-app = Celery("observed", set_as_current=False)
+app = Celery("telemetry", set_as_current=False)
 app.conf.update(
     broker_url=os.environ.get("RLOCK_TEST_BROKER"),
     result_backend=os.environ.get("RLOCK_TEST_BACKEND"),
@@ -32,7 +32,7 @@ class AsJson(logging.Formatter):
 
 @after_setup_logger.connect
 def log_as_json(logger, **_):
-    """Every line about a lock goes to a file of its own, with its fields."""
+    """Write every log line about a lock, with its fields, to the file RLOCK_TEST_LOG."""
     path = os.environ.get("RLOCK_TEST_LOG")
     if path:
         handler = logging.FileHandler(path)
@@ -62,6 +62,11 @@ def skipping(self, name):
     return self.lock.token
 
 
+@locked(lock_busy="replace")
+def replacing(self, name, seconds=0.0):
+    work_for(seconds)
+
+
 @locked(lock_busy="fail")
 def failing(self, name):
     return self.lock.token
@@ -74,8 +79,8 @@ def waiting(self, name):
 
 @locked(lock_ttl=0.6)
 def losing(self, name):
-    """Somebody deletes its lock."""
-    settings.server(app).client.delete(settings.server(app).name(name).lock)
+    """Deletes its own lock, and waits until it notices the loss."""
+    settings.redis_server(app).client.delete(settings.server(app).redis_keys(name).lock)
     end = time.monotonic() + 20
     while not self.lock.lost and time.monotonic() < end:
         time.sleep(0.01)
@@ -107,6 +112,11 @@ def dying(self, name):
 @locked(lock_from="publish")
 def once(self, name, seconds=0.0):
     work_for(seconds)
+
+
+@locked(lock_from="publish", lock_pending=1, lock_duplicate="replace")
+def newest(self, name):
+    pass
 
 
 @app.task(shared=False)

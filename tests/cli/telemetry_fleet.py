@@ -1,21 +1,25 @@
-"""A worker that is watched: its fleet, the events it sends, and the lines it logs about locks."""
+"""A worker whose events, log lines and metrics tests read; and the exporter as a process."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 import threading
+import urllib.request
 from contextlib import contextmanager
 
 from celery import Celery
+from prometheus_client.parser import text_string_to_metric_families
 
-from celery_rlock.core.client import connect
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.scripts import Scripts
-from tests.support.processes import wait_until
+from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.server.client import connect
+from celery_rlock.server.lock_server import RedisLockServer
+from tests.support.daemon import Daemon
+from tests.support.processes import free_port, wait_until
 from tests.support.workers import Worker
 
-PROJ = "tests.ops.observed_proj:app"
+PROJ = "tests.cli.telemetry_app:app"
 
 
 def environment(url, *, broker=None, conf=None):
@@ -27,7 +31,7 @@ def environment(url, *, broker=None, conf=None):
 
 
 def fresh_proj(url, broker):
-    """The app's module anew: Celery keeps its first broker for as long as an app lives."""
+    """A new copy of the app's module: a Celery app keeps its first broker for its whole life."""
     spec = importlib.util.find_spec(PROJ.partition(":")[0])
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -35,20 +39,20 @@ def fresh_proj(url, broker):
     return module
 
 
-class Fleet:
-    """One worker, and the app's module in this process, to publish from."""
+class TelemetryFleet:
+    """One worker, and the app's module in this process to publish tasks from."""
 
     def __init__(self, worker, url, broker, lines):
         self.worker, self.url, self.proj, self._lines = worker, url, fresh_proj(url, broker), lines
 
     def hold(self, name, ttl=30):
-        """Holds a key from here, as another owner, until the block's end."""
-        return RLock(name, scripts=Scripts(connect(self.url)), ttl=ttl)
+        """Holds the lock from this process, as another owner, until the end of the block."""
+        return ReentrantLock(name, lock_server=RedisLockServer(connect(self.url)), ttl=ttl)
 
     def lines(self, name):
-        """What was logged about the lock of this name, oldest first."""
-        entries = map(json.loads, self._lines.read_text().splitlines())
-        return [entry for entry in entries if entry["key"] == name or name in entry["text"]]
+        """The log lines about the lock of this name, oldest first."""
+        lines = map(json.loads, self._lines.read_text().splitlines())
+        return [line for line in lines if line["key"] == name or name in line["text"]]
 
 
 @contextmanager
@@ -58,11 +62,11 @@ def started(url, *args, lock_url=None, broker=None, publish_to=None, directory, 
     lines.touch()
     env = {**environment(url, broker=broker, conf=conf), "RLOCK_TEST_LOG": str(lines)}
     with Worker.start(PROJ, env=env, args=args, **options) as worker:
-        yield Fleet(worker, url, publish_to or broker or url, lines)
+        yield TelemetryFleet(worker, url, publish_to or broker or url, lines)
 
 
-class Capture:
-    """Everything on the event bus of a broker, from its creation to the end of the block."""
+class EventCapture:
+    """Records every event of a broker, from its creation to the end of the block."""
 
     def __init__(self, url):
         self.events = []
@@ -71,9 +75,9 @@ class Capture:
         self._receiver = self._app.events.Receiver(self._connection, handlers={"*": self.events.append})
         self._thread = threading.Thread(target=self._receiver.capture, kwargs={"wakeup": False}, daemon=True)
         self._thread.start()
-        wait_until(self._hears, timeout=20, what="the bus", every=0.1)
+        wait_until(self._receives, timeout=20, what="the first event", every=0.1)
 
-    def _hears(self):
+    def _receives(self):
         with self._app.events.default_dispatcher() as dispatcher:
             dispatcher.send("probe-sent")
         return bool(self.events)
@@ -87,15 +91,57 @@ class Capture:
         self._connection.release()
 
     def locks(self, task_id):
-        """The events of this task's lock, in the order of their coming."""
+        """The lock events of this task, in the order of arrival."""
         return [e for e in list(self.events) if e["type"].startswith("lock-") and e["uuid"] == task_id]
 
     def types(self, task_id):
         return [event["type"] for event in self.locks(task_id)]
 
     def await_types(self, task_id, *types):
-        """Its events once they are these, and in this order; for a loss is told on its own thread."""
+        """Wait for exactly these lock events; return them in this order.
+
+        They may arrive in another order, because another thread sends the event of a lost lock.
+        """
         wait_until(
             lambda: sorted(self.types(task_id)) == sorted(types), timeout=30, what=f"{types} of {task_id}"
         )
         return sorted(self.locks(task_id), key=lambda event: types.index(event["type"]))
+
+
+class ExporterProcess(Daemon):
+    """`celery rlock exporter`, and the metrics that it serves."""
+
+    def __init__(self, url, *options, broker=None):
+        super().__init__("exporter", environment(url, broker=broker))
+        self.port = free_port()
+        self._options = ("--interval", "0.2", *options)
+
+    def command(self):
+        options = ("--port", str(self.port), *self._options)
+        return [sys.executable, "-m", "celery", "-A", PROJ, "rlock", "exporter", *options]
+
+    def is_ready(self):
+        return "metrics of locks" in self.log
+
+    def get(self, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            return answer.read().decode()
+
+    def samples(self):
+        families = text_string_to_metric_families(self.get("/metrics"))
+        return {
+            (sample.name, *sorted(sample.labels.values())): sample.value
+            for family in families
+            for sample in family.samples
+        }
+
+    def value(self, name, *labels):
+        return self.samples().get((f"celery_rlock_{name}", *sorted(labels)))
+
+    def await_value(self, expected, name, *labels):
+        wait_until(
+            lambda: self.value(name, *labels) == expected,
+            timeout=30,
+            what=f"{name}{labels} to be {expected}, not {self.value(name, *labels)}",
+            every=0.1,
+        )

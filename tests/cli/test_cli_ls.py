@@ -1,4 +1,4 @@
-"""`celery rlock ls`, and what it says elsewhere than on a terminal."""
+"""`celery rlock ls`: filters, order, and output in a pipe."""
 
 from __future__ import annotations
 
@@ -9,18 +9,12 @@ import time
 import pytest
 from rich.console import Console
 
-from celery_rlock.core.inventory import Inventory
-from celery_rlock.ops import ls
-from celery_rlock.ops.output import Output
-from celery_rlock.ops.rows import COLUMNS
-from tests.ops.operated_proj import make_app
-from tests.ops.operating import WITHIN, Locks, command, documents, environment, run
+from celery_rlock.cli import ls
+from celery_rlock.cli.rows import COLUMNS
+from celery_rlock.doctor.output import Output
+from celery_rlock.server.inventory import Inventory
+from tests.cli.run_commands import WITHIN, Locks, command, documents, environment, run
 from tests.support.daemon import ROOT
-
-
-@pytest.fixture
-def app(server):
-    return make_app(server.url)
 
 
 @pytest.fixture
@@ -29,7 +23,7 @@ def locks(server):
     locks.hold("account:7")
     locks.hold("account:8", worker="worker-2@pod", task_id="id-8", delivery="d8")
     locks.hold("report", worker="worker-2@pod", task="proj.report", delivery="d9", ttl=5)
-    locks.wait("account:8", "id-2", "id-3")
+    locks.add_waiters("account:8", "id-2", "id-3")
     return locks
 
 
@@ -53,13 +47,13 @@ def keys(result):
         (["nothing-like-this"], set()),
     ],
 )
-def test_filters_choose(app, locks, filters, found):
+def test_filters_select_locks(app, locks, filters, found):
     result = run(app, "ls", "--json", *filters)
     assert keys(result) == found
     assert result.exit_code == (0 if found else 1)
 
 
-def test_older_than_knows_how_long_a_lock_is_held(app, locks, client):
+def test_older_than_selects_by_the_time_held(app, locks, client):
     client.hset("rlock:{account:7}", "@since", int(time.time()) - 600)
     assert keys(run(app, "ls", "--json", "--older-than", "9m")) == {"account:7"}
 
@@ -74,30 +68,30 @@ def test_older_than_knows_how_long_a_lock_is_held(app, locks, client):
         ("token", "account:7"),
     ],
 )
-def test_sort_orders(app, locks, order, first):
+def test_sort_orders_the_rows(app, locks, order, first):
     assert documents(run(app, "ls", "--json", "--sort", order))[0]["key"] == first
 
 
-def test_a_pipe_gets_a_header_and_cells_between_tabs(app, locks):
+def test_a_pipe_receives_a_header_and_tabs_between_cells(app, locks):
     header, *rows = [line.split("\t") for line in run(app, "ls", "--sort", "key").stdout.splitlines()]
     assert header == [column.title for column in COLUMNS]
     assert [row[0] for row in rows] == ["account:7", "account:8", "report"]
     assert rows[1][3:5] == ["worker-2@pod", "id-8"]
-    assert rows[1][-1] == "2"
+    assert rows[1][-2:] == ["2", "-"]
 
 
-def test_nothing_held_says_so_on_stderr(app):
+def test_without_locks_a_message_goes_to_stderr(app):
     result = run(app, "ls")
     assert (result.stdout, result.exit_code) == ("", 1)
     assert "no lock is held" in result.stderr
 
 
-def test_what_is_no_lock_is_told(app, locks, client):
+def test_a_key_that_is_not_a_lock_is_reported(app, locks, client):
     client.hset("rlock:{mine}", mapping={"a": 1})
     assert "rlock:{mine}" in run(app, "ls").stderr
 
 
-def test_a_hostile_key_is_one_row_of_harmless_text(app, server):
+def test_control_characters_in_a_key_are_escaped_in_one_row(app, server):
     Locks(server.url).hold("a\n\x1b[31mb\tc\u202e[red]d[/]", worker="w\x1b]0;x\x07", task="t\r")
     lines = run(app, "ls").stdout.splitlines()
     assert len(lines) == 2
@@ -105,14 +99,14 @@ def test_a_hostile_key_is_one_row_of_harmless_text(app, server):
     assert lines[1].startswith("a\\n\\x1b[31mb\\tc\\u202e[red]d[/]\t")
 
 
-def test_every_state_has_its_word(app, locks):
+def test_a_queued_lock_shows_its_state_and_publisher(app, locks):
     locks.hold("queued", worker="12@host/nonce", delivery="queued", task_id="id-5")
     row = run(app, "ls", "queued").stdout.splitlines()[1].split("\t")
     assert row[:4] == ["queued", "queued", "proj.charge", "12@host"]
 
 
-def test_rows_are_written_while_the_search_goes_on(server, client):
-    """By the real command: the first row is there before the last key was looked at."""
+def test_rows_are_written_during_the_search(server, client):
+    """The real command writes the first row before it has visited the last key."""
     locks = Locks(server.url)
     for first in range(0, 200_000, 10_000):
         client.mset({f"other:{number}": "x" for number in range(first, first + 10_000)})
@@ -130,20 +124,20 @@ def test_rows_are_written_while_the_search_goes_on(server, client):
     assert client.info("commandstats")["cmdstat_scan"]["calls"] > scans
 
 
-def test_a_long_search_shows_how_far_it_is(app, locks, monkeypatch):
-    """And leaves nothing of that behind."""
+def test_a_long_search_shows_a_progress_bar(app, locks, monkeypatch):
+    """The bar disappears at the end."""
     seen = io.StringIO()
-    monkeypatch.setattr(ls, "_PATIENCE", -1.0)
+    monkeypatch.setattr(ls, "_QUICK", -1.0)
     output = Output()
     output.console = Console(file=seen, force_terminal=True, width=80, legacy_windows=False)
-    inventory = Inventory(locks.scripts.client, "rlock:")
+    inventory = Inventory(locks.lock_server.client, "rlock:")
     found = list(ls._with_progress(output, inventory, inventory.locks()))
     assert sum(map(len, found)) == 3
-    assert "looking for locks" in seen.getvalue()
+    assert "searching for locks" in seen.getvalue()
     assert seen.getvalue().endswith("\x1b[2K")
 
 
-def test_a_reader_that_has_enough_ends_it_quietly(server, locks):
+def test_a_closed_pipe_ends_the_command_quietly(server, locks):
     for number in range(300):
         locks.hold(f"key:{number}", delivery=f"d{number}")
     shell = " ".join(command("ls")) + " | head -1"

@@ -1,4 +1,4 @@
-"""`celery rlock release KEY`: only who was shown loses the lock, and the waiters are told."""
+"""`celery rlock release KEY`: only the holder that was shown loses the lock; the first waiter is woken."""
 
 from __future__ import annotations
 
@@ -6,24 +6,14 @@ import threading
 
 import pytest
 
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.scripts import Scripts
-from tests.ops.operated_proj import make_app
-from tests.ops.operating import Locks, documents, run
+from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.server.lock_server import RedisLockServer
+from celery_rlock.server.replies import Release
+from tests.cli.run_commands import documents, run
 from tests.support.processes import wait_until
 
 
-@pytest.fixture
-def app(server):
-    return make_app(server.url)
-
-
-@pytest.fixture
-def locks(server):
-    return Locks(server.url)
-
-
-def test_it_asks_before_it_acts(app, locks):
+def test_it_asks_before_it_releases(app, locks):
     locks.hold("key")
     result = run(app, "release", "key", "--timeout", "0", input="n\n")
     assert result.exit_code == 1
@@ -31,50 +21,45 @@ def test_it_asks_before_it_acts(app, locks):
     assert locks.holder("key") == "d1:id-1"
 
 
-def test_yes_releases(app, locks):
+def test_the_answer_yes_releases(app, locks):
     locks.hold("key")
     assert run(app, "release", "key", "--timeout", "0", input="y\n").exit_code == 0
     assert locks.holder("key") is None
 
 
-def test_an_answer_that_never_comes_is_a_no(app, locks):
+def test_no_answer_means_no(app, locks):
     locks.hold("key")
     assert run(app, "release", "key", "--timeout", "0", input="").exit_code == 1
     assert locks.holder("key")
 
 
-def test_a_new_owner_keeps_what_was_shown_as_anothers(app, locks, monkeypatch):
-    """Semantics 3: between the question and the answer the lock went to somebody else."""
+@pytest.fixture
+def change_hands(locks, monkeypatch):
+    """Another owner takes the lock `key` while the command asks for confirmation."""
     first = locks.hold("key")
-    name = locks.scripts.name("key")
 
-    def change_hands(*_, **__):
-        locks.scripts.release(name, first, 0)
+    def confirm(*_, **__):
+        locks.lock_server.release(locks.lock_server.redis_keys("key"), first, Release())
         locks.hold("key", delivery="d2", task_id="id-2")
         return True
 
-    monkeypatch.setattr("click.confirm", change_hands)
+    monkeypatch.setattr("click.confirm", confirm)
+
+
+def test_an_owner_that_takes_the_lock_meanwhile_keeps_it(app, locks, change_hands):
+    """Semantics 3: the lock changes hands between the question and the answer."""
     result = run(app, "release", "key", "--timeout", "0")
     assert result.exit_code == 1
-    assert "somebody else holds 'key' by now: proj.charge[id-2]" in result.stderr
+    assert "another owner has taken 'key' by now: proj.charge[id-2]" in result.stderr
     assert locks.holder("key") == "d2:id-2"
 
 
-def test_force_releases_whoever_holds_it_by_then(app, locks, monkeypatch):
-    first = locks.hold("key")
-    name = locks.scripts.name("key")
-
-    def change_hands(*_, **__):
-        locks.scripts.release(name, first, 0)
-        locks.hold("key", delivery="d2", task_id="id-2")
-        return True
-
-    monkeypatch.setattr("click.confirm", change_hands)
+def test_force_releases_the_lock_of_any_owner(app, locks, change_hands):
     assert run(app, "release", "key", "--force", "--timeout", "0").exit_code == 0
     assert locks.holder("key") is None
 
 
-def test_an_owner_that_was_noted_before_is_compared(app, locks):
+def test_the_owner_option_releases_only_that_owner(app, locks):
     owner = locks.hold("key")
     refused = run(app, "release", "key", "--yes", "--owner", "worker-1@pod/d0:id-0")
     assert refused.exit_code == 1
@@ -83,28 +68,28 @@ def test_an_owner_that_was_noted_before_is_compared(app, locks):
     assert locks.holder("key") is None
 
 
-def test_the_first_waiter_is_woken(app, locks):
-    """Semantics 12: by this release as by any."""
+def test_the_release_wakes_the_first_waiter(app, locks):
+    """Semantics 12: a release by hand wakes like any other."""
     locks.hold("key", ttl=600)
     got = threading.Event()
 
     def wait_for_it():
-        with RLock("key", scripts=Scripts(locks.scripts.client)):
+        with ReentrantLock("key", lock_server=RedisLockServer(locks.lock_server.client)):
             got.set()
 
     waiter = threading.Thread(target=wait_for_it, daemon=True)
     waiter.start()
-    wait_until(lambda: locks.scripts.client.zcard("rlock:{key}:waiters"), timeout=20, what="it to wait")
+    wait_until(lambda: locks.lock_server.client.zcard("rlock:{key}:waiters"), timeout=20, what="the waiter")
     result = run(app, "release", "key", "--yes")
     assert "the first is woken" in result.stdout
     assert got.wait(20)
     waiter.join(20)
 
 
-def test_json_tells_who_lost_it(app, locks):
+def test_json_names_the_holder_that_lost_the_lock(app, locks):
     locks.hold("key")
-    (told,) = documents(run(app, "release", "key", "--yes", "--json"))
-    assert (told["released"], told["holder"]["task_id"]) == (True, "id-1")
+    (first,) = documents(run(app, "release", "key", "--yes", "--json"))
+    assert (first["released"], first["holder"]["task_id"]) == (True, "id-1")
     (again,) = documents(run(app, "release", "key", "--yes", "--json"))
     assert (again["released"], again["holder"]) == (False, None)
 

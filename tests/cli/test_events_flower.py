@@ -1,24 +1,21 @@
-"""The real Flower shows the tasks of a fleet that sends our events as it shows any others."""
+"""The real Flower, and `celery events`, work with a worker that sends our events."""
 
 from __future__ import annotations
 
 import json
 import sys
 import urllib.request
-import uuid
 
 import pytest
 from celery.result import AsyncResult
 
-from tests.conftest import DEFAULT_KIND
-from tests.ops.observed import PROJ, Capture, environment, started
+from tests.cli.telemetry_fleet import PROJ, environment, started
 from tests.support.daemon import Daemon
 from tests.support.processes import free_port, wait_until
-from tests.support.servers import Server
 
 
 class Flower(Daemon):
-    """Flower on a free port; its API answers without a login."""
+    """Flower on a free port, with an API that needs no login."""
 
     def __init__(self, url):
         super().__init__("flower", {**environment(url), "FLOWER_UNAUTHENTICATED_API": "true"})
@@ -44,42 +41,28 @@ class Flower(Daemon):
 
 
 @pytest.fixture(scope="module")
-def server():
-    with Server.start(DEFAULT_KIND) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def flower(server):
-    with Flower(server.url).started() as flower:
+def flower(private_server):
+    with Flower(private_server.url).started() as flower:
         yield flower
 
 
 @pytest.fixture(scope="module")
-def bus(server):
-    with Capture(server.url) as capture:
-        yield capture
-
-
-@pytest.fixture(scope="module")
-def fleet(server, flower, tmp_path_factory):
-    with started(server.url, "-E", concurrency=2, directory=tmp_path_factory.mktemp("fleet")) as fleet:
+def fleet(private_server, flower, tmp_path_factory):
+    with started(
+        private_server.url, "-E", concurrency=2, directory=tmp_path_factory.mktemp("fleet")
+    ) as fleet:
         yield fleet
 
 
-@pytest.fixture
-def name():
-    return f"key-{uuid.uuid4().hex[:8]}"
-
-
-def test_flower_shows_the_state_that_each_task_ended_in(fleet, flower, bus, name):
-    """Semantics 11: a skip is visible in Flower too."""
+@pytest.mark.slow
+def test_flower_shows_the_final_state_of_each_task(fleet, flower, bus, name):
+    """Semantics 11: Flower shows a skipped task as REVOKED."""
     with fleet.hold(name):
         skipped, failed = fleet.proj.skipping.delay(name), fleet.proj.failing.delay(name)
         waiter = fleet.proj.work.delay(name)
         bus.await_types(skipped.id, "lock-skipped")
         bus.await_types(failed.id, "lock-busy")
-        wait_until(lambda: bus.types(waiter.id), timeout=20, what="the busy answer")
+        wait_until(lambda: bus.types(waiter.id), timeout=20, what="the busy event")
     waiter.get(timeout=20)
     plain, lost = fleet.proj.plain.delay(name), fleet.proj.losing.delay(name)
     lost.get(timeout=20)
@@ -97,8 +80,19 @@ def test_flower_shows_the_state_that_each_task_ended_in(fleet, flower, bus, name
     assert not [line for line in flower.log.splitlines() if "ERROR" in line or "Traceback" in line]
 
 
+def test_flower_shows_why_a_task_waits(fleet, flower, name):
+    def shown():
+        return (flower.get("/api/tasks").get(waiter.id) or {}).get("exception")
+
+    with fleet.hold(name) as lock:
+        waiter = fleet.proj.work.delay(name)
+        wait_until(shown, timeout=30, what="the waiting task in Flower", every=0.2)
+        assert shown().startswith(f"waits: lock {name!r} is held by {lock.owner}")
+    waiter.get(timeout=20)
+
+
 class Dump(Daemon):
-    """`celery events --dump`: every event a line."""
+    """`celery events --dump`: it prints a line for every event."""
 
     def __init__(self, url):
         super().__init__("dump", {**environment(url), "PYTHONUNBUFFERED": "1"})
@@ -110,11 +104,11 @@ class Dump(Daemon):
         return "starting capture" in self.log
 
 
-def test_celery_events_dumps_ours_among_the_others(fleet, server, name):
-    with Dump(server.url).started() as dump:
+def test_celery_events_dumps_our_events_among_the_others(fleet, private_server, name):
+    with Dump(private_server.url).started() as dump:
         wait_until(lambda: _probe(fleet) and "probe sent" in dump.log, timeout=20, what="an event", every=0.1)
         result = fleet.proj.work.delay(name)
-        wait_until(lambda: "lock released: " in dump.log, timeout=20, what="ours")
+        wait_until(lambda: "lock released: " in dump.log, timeout=20, what="our event")
         wait_until(lambda: f"task succeeded: {fleet.proj.work.name}({result.id})" in dump.log, what="the end")
         line = next(line for line in dump.log.splitlines() if "lock released: " in line)
         assert f"key={name}" in line

@@ -1,25 +1,24 @@
-"""Events and the exporter with RabbitMQ, whose exchange of events is another one than in Redis."""
+"""Events and the exporter with RabbitMQ, where events go through a real topic exchange."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.conftest import DEFAULT_KIND
-from tests.ops.exporting import Exporter
-from tests.ops.observed import started
+from tests.cli.telemetry_fleet import ExporterProcess, started
 from tests.support.processes import wait_until
 from tests.support.proxy import Proxy
 from tests.support.rabbit import Rabbit
-from tests.support.servers import Server
+from tests.support.servers import DEFAULT_KIND, Server
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Rabbit.available(), reason="no RabbitMQ on this machine")
-def test_events_are_heard_over_rabbitmq_and_again_when_it_was_away(tmp_path):
+def test_the_exporter_receives_events_again_after_rabbitmq_was_away(tmp_path):
     with (
         Server.start(DEFAULT_KIND) as server,
         Rabbit.start() as rabbit,
         Proxy(rabbit.port, "raw") as broker,
-        Exporter(server.url, broker=broker.url).started() as exporter,
+        ExporterProcess(server.url, broker=broker.url).started() as exporter,
         started(server.url, "-E", broker=broker.url, publish_to=rabbit.url, directory=tmp_path) as fleet,
     ):
         work = fleet.proj.work

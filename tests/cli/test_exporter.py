@@ -1,66 +1,59 @@
-"""`celery rlock exporter`: what Prometheus sees of a fleet."""
+"""`celery rlock exporter`: the metrics that Prometheus reads."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import urllib.error
-import uuid
+from contextlib import suppress
 
+import psutil
 import pytest
 from prometheus_client import CollectorRegistry
 
-from celery_rlock import events
-from celery_rlock.core import inventory
-from celery_rlock.core.client import connect
-from celery_rlock.core.name import Owner
-from celery_rlock.core.scripts import Scripts
-from celery_rlock.ops.lock_metrics import EventMetrics
-from celery_rlock.ops.survey import survey
-from celery_rlock.ops.task_labels import NO_TASK, OTHER, TaskLabels
-from tests.conftest import DEFAULT_KIND
-from tests.ops.exporting import Exporter
-from tests.ops.observed import PROJ, environment, started
+from celery_rlock.cli.exporter import MOST_CONNECTIONS, _tolerant
+from celery_rlock.cli.metrics import NO_TASK, OTHER, EventMetrics, TaskLabels
+from celery_rlock.cli.survey import survey
+from celery_rlock.server import inventory
+from celery_rlock.server.client import connect
+from celery_rlock.server.lock_server import RedisLockServer
+from celery_rlock.server.owner import Owner
+from celery_rlock.telemetry import events
+from tests.cli.telemetry_fleet import PROJ, ExporterProcess, environment, started
 from tests.support.daemon import ROOT
 from tests.support.processes import wait_until
 from tests.support.proxy import Proxy
-from tests.support.servers import Server
+from tests.support.servers import DEFAULT_KIND, Server
 
 
 @pytest.fixture(scope="module")
-def server():
-    with Server.start(DEFAULT_KIND) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def broker(server):
-    """The same server; what goes through here can be cut off."""
-    with Proxy(server.port) as proxy:
+def broker(private_server):
+    """The same server, through a proxy that can be cut off."""
+    with Proxy(private_server.port) as proxy:
         yield proxy
 
 
 @pytest.fixture(scope="module")
-def exporter(server, broker):
-    with Exporter(server.url, broker=broker.url).started() as exporter:
+def exporter(private_server, broker):
+    with ExporterProcess(private_server.url, broker=broker.url).started() as exporter:
         exporter.await_value(1, "exporter_events_connected")
         yield exporter
 
 
 @pytest.fixture(scope="module")
-def fleet(server, exporter, tmp_path_factory):
-    with started(server.url, "-E", concurrency=2, directory=tmp_path_factory.mktemp("fleet")) as fleet:
-        while not exporter.value("acquisitions_total", fleet.proj.carefree.name):  # until the exporter hears
+def fleet(private_server, exporter, tmp_path_factory):
+    with started(
+        private_server.url, "-E", concurrency=2, directory=tmp_path_factory.mktemp("fleet")
+    ) as fleet:
+        while not exporter.value(
+            "acquisitions_total", fleet.proj.carefree.name
+        ):  # until the exporter receives events
             fleet.proj.carefree.delay("warm-up").get(timeout=20)
         yield fleet
 
 
-@pytest.fixture
-def name():
-    return f"key-{uuid.uuid4().hex[:8]}"
-
-
-def test_runs_and_their_times_are_counted(exporter, fleet, name):
+def test_it_counts_runs_and_their_times(exporter, fleet, name):
     task = fleet.proj.work.name
     before = exporter.value("acquisitions_total", task)
     for i in range(3):
@@ -71,7 +64,7 @@ def test_runs_and_their_times_are_counted(exporter, fleet, name):
     assert exporter.value("hold_seconds_sum", task) >= 0.3
 
 
-def test_what_waits_is_counted_and_so_is_what_it_waits_for(exporter, fleet, name):
+def test_it_counts_waiters_and_the_locks_they_wait_for(exporter, fleet, name):
     task = fleet.proj.waiting.name
     holder, waiter = fleet.proj.work.delay(name, 2.5), fleet.proj.waiting.delay(name)
     exporter.await_value(1, "locks", fleet.proj.work.name, "held")
@@ -86,7 +79,7 @@ def test_what_waits_is_counted_and_so_is_what_it_waits_for(exporter, fleet, name
     exporter.await_value(None, "waiters", fleet.proj.work.name)
 
 
-def test_skips_failures_and_losses_are_counted(exporter, fleet, name):
+def test_it_counts_skips_failures_and_losses(exporter, fleet, name):
     """Semantics 11: event, log and counter."""
     with fleet.hold(name):
         exporter.await_value(1, "locks", NO_TASK, "held")
@@ -99,10 +92,49 @@ def test_skips_failures_and_losses_are_counted(exporter, fleet, name):
     assert exporter.value("busy_total", fleet.proj.skipping.name, "skip") is None
 
 
-def test_a_locked_task_that_never_ran_begins_at_zero(exporter, fleet):
-    """So that the first loss is an increase."""
+def test_it_counts_calls_that_are_not_published(exporter, fleet, name):
+    once = fleet.proj.once
+    fleet.proj.app.conf.task_send_sent_event = True
+    try:
+        first = once.delay(name, 1)
+        for _ in range(3):
+            assert once.delay(name).id == first.id
+    finally:
+        fleet.proj.app.conf.task_send_sent_event = False
+    exporter.await_value(3, "duplicates_total", once.name)
+    first.get(timeout=20)
+
+
+def test_it_counts_calls_that_are_superseded(exporter, fleet, name):
+    newest = fleet.proj.newest
+    fleet.proj.app.conf.task_send_sent_event = True
+    try:
+        for _ in range(3):
+            newest.apply_async((name,), queue=f"none-{name}")
+    finally:
+        fleet.proj.app.conf.task_send_sent_event = False
+    exporter.await_value(2, "superseded_total", newest.name)
+
+
+def test_it_counts_calls_that_are_replaced(exporter, fleet, name):
+    replacing = fleet.proj.replacing
+    replacing.delay(name, 60)
+    exporter.await_value(1, "acquisitions_total", replacing.name)
+    replacing.delay(name).get(timeout=30)
+    exporter.await_value(1, "replaced_total", replacing.name)
+
+
+def test_counters_of_a_task_that_never_ran_are_zero(exporter, fleet):
+    """Prometheus then sees the first loss as an increase."""
     never = fleet.proj.retrying.name
-    for counter in ("acquisitions_total", "skipped_total", "lost_total"):
+    for counter in (
+        "acquisitions_total",
+        "skipped_total",
+        "duplicates_total",
+        "superseded_total",
+        "replaced_total",
+        "lost_total",
+    ):
         assert exporter.value(counter, never) == 0
     assert exporter.value("unavailable_total", never, "fail") == 0
     assert exporter.value("acquisitions_total", fleet.proj.plain.name) is None
@@ -114,21 +146,52 @@ def test_no_key_is_a_label(exporter, fleet, name):
     assert name not in exporter.get("/metrics")
 
 
-def test_healthz_asks_no_server(exporter, server):
-    server.pause()
+def test_healthz_asks_no_server(exporter, private_server):
+    private_server.pause()
     try:
         assert exporter.get("/healthz") == "ok\n"
     finally:
-        server.resume()
+        private_server.resume()
 
 
-def test_another_path_is_not_found(exporter):
+def test_another_path_is_404(exporter):
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        exporter.get("/")
+        exporter.get("/other")
 
 
-def test_a_broker_that_comes_back_is_heard_again(exporter, fleet, broker, name):
-    """Meanwhile the metrics say that nothing is heard."""
+def test_clients_that_never_finish_do_not_keep_prometheus_out(exporter):
+    """Each sends a byte now and then, so that no timeout of a socket ends it."""
+    slow = [socket.create_connection(("127.0.0.1", exporter.port)) for _ in range(2 * MOST_CONNECTIONS)]
+
+    def all_ended():
+        still = [client for client in slow if not _has_ended(client)]
+        for client in still:
+            with suppress(OSError):
+                client.send(b"G")
+        return not still
+
+    try:
+        threads = psutil.Process(exporter.pid).num_threads()
+        wait_until(all_ended, timeout=60, what="the exporter to end slow connections", every=0.2)
+        assert exporter.get("/healthz") == "ok\n"
+        assert threads < MOST_CONNECTIONS + 10
+    finally:
+        for client in slow:
+            client.close()
+
+
+def _has_ended(client):
+    client.setblocking(False)
+    try:
+        return not client.recv(1)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_it_receives_events_again_after_the_broker_was_away(exporter, fleet, broker, name):
+    """Meanwhile a metric shows that there is no connection."""
     broker.refuse()
     exporter.await_value(0, "exporter_events_connected")
     broker.accept()
@@ -146,10 +209,10 @@ def test_a_broker_that_comes_back_is_heard_again(exporter, fleet, broker, name):
     assert "Traceback" not in exporter.log
 
 
-def test_a_server_that_does_not_answer_leaves_a_gap_and_not_an_old_number(name):
-    with Server.start(DEFAULT_KIND) as server, Exporter(server.url).started() as exporter:
-        scripts = Scripts(connect(server.url))
-        scripts.acquire(scripts.name(name), Owner("w", "d", "t"), 1, 60, "")
+def test_while_the_lock_server_is_down_there_is_a_gap_and_not_an_old_number(name):
+    with Server.start(DEFAULT_KIND) as server, ExporterProcess(server.url).started() as exporter:
+        lock_server = RedisLockServer(connect(server.url))
+        lock_server.acquire(lock_server.redis_keys(name), Owner("w", "d", "t"), 1, 60, "")
         exporter.await_value(1, "locks", NO_TASK, "held")
         assert exporter.value("exporter_survey_complete") == 1
         server.kill()
@@ -159,10 +222,10 @@ def test_a_server_that_does_not_answer_leaves_a_gap_and_not_an_old_number(name):
         exporter.await_value(1, "exporter_survey_complete")
 
 
-def test_without_prometheus_the_command_says_what_to_install(server):
+def test_without_prometheus_client_it_says_what_to_install(private_server):
     code = "import sys; sys.modules['prometheus_client'] = None; from celery.__main__ import main; main()"
     command = [sys.executable, "-c", code, "-A", PROJ, "rlock", "exporter"]
-    env = {**environment(server.url), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    env = {**environment(private_server.url), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=env, cwd=ROOT, check=False
     )
@@ -171,9 +234,9 @@ def test_without_prometheus_the_command_says_what_to_install(server):
     assert "Traceback" not in ended.stderr
 
 
-def test_a_port_that_is_taken_is_an_error_and_no_traceback(exporter, server):
+def test_a_port_in_use_is_an_error_without_a_traceback(exporter, private_server):
     command = [sys.executable, "-m", "celery", "-A", PROJ, "rlock", "exporter", "--port", str(exporter.port)]
-    env = {**environment(server.url), "PATH": "/usr/bin:/bin"}
+    env = {**environment(private_server.url), "PATH": "/usr/bin:/bin"}
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=env, cwd=ROOT, check=False
     )
@@ -181,14 +244,14 @@ def test_a_port_that_is_taken_is_an_error_and_no_traceback(exporter, server):
     assert f"cannot listen on 127.0.0.1:{exporter.port}" in ended.stderr
 
 
-def test_labels_are_tasks_that_the_app_knows_and_only_so_many():
+def test_labels_are_known_tasks_up_to_a_limit():
     labels = TaskLabels({"a", "b", "c"}, most=2)
     assert [labels.of(task) for task in ("a", "b", "c", "a", "unknown", "", None, 5)] == [
         *("a", "b", OTHER, "a", OTHER, NO_TASK, OTHER, OTHER)
     ]
 
 
-def test_an_event_that_somebody_made_up_creates_no_label():
+def test_a_made_up_event_creates_no_label():
     registry = CollectorRegistry()
     handlers = EventMetrics(registry, TaskLabels({"a"}, most=9)).handlers()
     for i in range(50):
@@ -198,40 +261,51 @@ def test_an_event_that_somebody_made_up_creates_no_label():
     assert registry.get_sample_value("celery_rlock_skipped_total", {"task": OTHER}) == 50
 
 
+@pytest.mark.parametrize(
+    "waited", ["x", None, float("nan"), float("inf"), "inf", 10**400], ids=lambda waited: str(waited)[:9]
+)
+def test_a_malformed_event_is_not_counted_and_stops_nothing(waited):
+    registry = CollectorRegistry()
+    handlers = EventMetrics(registry, TaskLabels({"a"}, most=9)).handlers()
+    for seconds in (waited, 2.0):
+        _tolerant(handlers[events.ACQUIRED])({"name": "a", "waited": seconds})
+    assert registry.get_sample_value("celery_rlock_wait_seconds_sum", {"task": "a"}) == 2.0
+
+
 @pytest.fixture
-def scripts(server):
-    """An empty server with a prefix that would be a pattern."""
-    client = server.client()
+def lock_server(private_server):
+    """An empty server, with a prefix full of wildcards."""
+    client = private_server.client()
     client.flushall()
-    return Scripts(client, "a[b]*:")
+    return RedisLockServer(client, "a[b]*:")
 
 
-def test_a_survey_tells_held_queued_and_resting_apart_and_other_keys_do_not_count(scripts):
+def test_a_survey_counts_locks_by_state_and_ignores_other_keys(lock_server):
     for key, delivery in (("k1", "d1"), ("k2", "d2"), ("k3", "queued"), ("k4", "rest")):
-        scripts.acquire(scripts.name(key), Owner("w", delivery, "t"), 1, 60, "tasks.one")
-    scripts.client.mset({f"a[b]*:{{other-{i}}}": i for i in range(3)})
-    scripts.client.mset({f"ab:{{other-{i}}}": i for i in range(1000)})
-    found = survey(scripts, str, longest=30)
+        lock_server.acquire(lock_server.redis_keys(key), Owner("w", delivery, "t"), 1, 60, "tasks.one")
+    lock_server.client.mset({f"a[b]*:{{other-{i}}}": i for i in range(3)})
+    lock_server.client.mset({f"ab:{{other-{i}}}": i for i in range(1000)})
+    found = survey(lock_server, str, longest=30)
     assert found.is_complete
     assert found.locks == {("tasks.one", "held"): 2, ("tasks.one", "queued"): 1, ("tasks.one", "resting"): 1}
 
 
-def test_a_survey_ends_when_its_time_is_over(scripts, monkeypatch):
+def test_a_survey_ends_after_its_time_limit(lock_server, monkeypatch):
     monkeypatch.setattr(inventory, "BATCH", 5)
     for i in range(20):
-        scripts.acquire(scripts.name(f"k{i}"), Owner("w", "d", "t"), 1, 60, "")
-    found = survey(scripts, str, longest=-1)
+        lock_server.acquire(lock_server.redis_keys(f"k{i}"), Owner("w", "d", "t"), 1, 60, "")
+    found = survey(lock_server, str, longest=-1)
     assert not found.is_complete
     assert 0 < sum(found.locks.values()) < 20
 
 
-def test_a_survey_asks_in_pages_and_only_what_takes_a_moment(server, scripts, broker):
-    """What makes a server with a million keys wait is never asked."""
+def test_a_survey_scans_in_small_pages(private_server, lock_server, broker):
+    """It never uses KEYS, which would block a server with a million keys."""
     for i in range(3):
-        scripts.acquire(scripts.name(f"k{i}"), Owner("w", "d", "t"), 1, 60, "")
-    scripts.client.zadd("a[b]*:{k0}:waiters", {"l:d:t": 1})
+        lock_server.acquire(lock_server.redis_keys(f"k{i}"), Owner("w", "d", "t"), 1, 60, "")
+    lock_server.client.zadd("a[b]*:{k0}:waiters", {"l:d:t": 1})
     asked = len(broker.seen)
-    found = survey(Scripts(connect(broker.url), scripts.prefix), str, longest=30)
+    found = survey(RedisLockServer(connect(broker.url), lock_server.prefix), str, longest=30)
     assert (sum(found.locks.values()), sum(found.waiters.values())) == (3, 1)
     commands = [
         command for command in broker.seen[asked:] if command[0].upper() in {b"SCAN", b"KEYS", b"HGETALL"}

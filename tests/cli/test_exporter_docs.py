@@ -1,4 +1,4 @@
-"""What the page, the dashboard and the alerts say of metrics and events is what the code has."""
+"""The metrics page, the dashboard and the alerts agree with the code."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import yaml
 from celery import Celery
 
 from celery_rlock import signals
-from celery_rlock.events import FIELDS
-from celery_rlock.ops.exporter import Exporter
+from celery_rlock.cli.metrics import LockMetrics
+from celery_rlock.telemetry.events import FIELDS
 from tests.support.daemon import ROOT
 
 PAGE = (ROOT / "docs/metrics.md").read_text()
@@ -23,9 +23,9 @@ SUFFIXES = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"], "
 
 @pytest.fixture(scope="module")
 def metrics():
-    """Type and labels of each metric that the exporter has, by the name that Prometheus knows."""
+    """Type and labels of each metric of the exporter, by its name in Prometheus."""
     app = Celery("documented", broker="memory://", set_as_current=False)
-    collected = Exporter(app, interval=1, most_tasks=1).registry._collector_to_names
+    collected = LockMetrics(app, max_tasks=1).registry._collector_to_names
     families = {family.name: family for collector in collected for family in collector.describe()}
     labels = {
         collector._name: collector._labelnames for collector in collected if hasattr(collector, "_name")
@@ -40,7 +40,7 @@ def metrics():
 
 
 def rows(section, columns):
-    """The rows of the first table with so many columns in this section of the page."""
+    """The rows of the tables with this number of columns, in this section of the page."""
     text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -51,27 +51,27 @@ def quoted(cell):
     return re.findall(r"`([^`]+)`", cell)
 
 
-def test_the_page_has_every_metric_with_its_type_and_labels(metrics):
+def test_the_page_documents_every_metric_with_its_type_and_labels(metrics):
     documented = {
         quoted(name)[0]: (kind, set(quoted(labels))) for name, kind, labels, _ in rows("Metrics", 4)
     }
     assert documented == metrics
 
 
-def test_the_page_has_every_event_with_its_fields():
+def test_the_page_documents_every_event_with_its_fields():
     documented = {quoted(name)[0]: tuple(quoted(fields)) for name, _, fields in rows("Events", 3)}
     assert documented == FIELDS
     explained = {name for names, _ in rows("Events", 2) for name in quoted(names)}
     assert explained == {name for fields in FIELDS.values() for name in fields}
 
 
-def test_the_page_has_every_signal_with_its_fields():
+def test_the_page_documents_every_signal_with_its_fields():
     documented = {quoted(name)[0]: set(quoted(fields)) for name, fields in rows("Signals", 2)}
     sent = {name: getattr(signals, name) for name in dir(signals) if name.startswith("lock_")}
     assert documented == {name: set(signal.providing_args) for name, signal in sent.items()}
 
 
-def test_the_page_has_every_alert():
+def test_the_page_documents_every_alert():
     documented = {quoted(name)[0] for name, _ in rows("Metrics", 2)}
     assert documented == {rule["alert"] for group in ALERTS["groups"] for rule in group["rules"]}
 
@@ -87,7 +87,7 @@ def expressions(part):
 
 
 @pytest.mark.parametrize("source", [DASHBOARD, ALERTS], ids=["dashboard", "alerts"])
-def test_every_expression_asks_for_metrics_and_labels_that_there_are(source, metrics):
+def test_every_expression_uses_existing_metrics_and_labels(source, metrics):
     known = {
         name.removesuffix("_total") + suffix
         for name, (kind, _) in metrics.items()
@@ -109,7 +109,7 @@ def test_the_dashboard_shows_every_metric(metrics):
     assert {name.removesuffix("_bucket") for name in shown} == set(metrics)
 
 
-def test_every_alert_says_what_it_is_and_what_to_do():
+def test_every_alert_has_a_severity_a_summary_and_a_description():
     for group in ALERTS["groups"]:
         for rule in group["rules"]:
             assert rule["labels"]["severity"] in {"warning", "critical"}

@@ -1,4 +1,4 @@
-"""Waiting and holding show on the current OpenTelemetry span, and nowhere if there is none."""
+"""What a lock writes on the current OpenTelemetry span."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from celery_rlock import LockBusy, LockedTask, RLock, tracing
+from celery_rlock import LockBusy, LockedTask, RLock
+from celery_rlock.telemetry import tracing
 from tests.support.daemon import ROOT
 from tests.support.processes import free_port, wait_until
 
@@ -27,7 +28,7 @@ def app(server):
 
 @pytest.fixture
 def spans():
-    """The finished spans of a block: `with spans.span(): …`, then `spans.events()`."""
+    """Records spans: `with spans.span(): …`, then `spans.events()`."""
     return Spans(TracerProvider())
 
 
@@ -49,7 +50,7 @@ class Spans:
         return {event.name: dict(event.attributes) for event in self.finished.events}
 
 
-def test_a_run_shows_its_lock_and_for_how_long_it_held_it(app, spans):
+def test_a_run_shows_its_lock_and_how_long_it_held_it(app, spans):
     @app.task(base=LockedTask, bind=True, shared=False, lock_key="k")
     def work(self):
         return self.lock.owner, self.lock.token
@@ -63,32 +64,32 @@ def test_a_run_shows_its_lock_and_for_how_long_it_held_it(app, spans):
     assert list(spans.events()) == ["lock acquired", "lock released"]
 
 
-def test_waiting_shows_from_the_busy_answer_to_the_lock(app, spans, server):
+def test_waiting_shows_from_busy_to_acquired(app, spans, server):
     @app.task(base=LockedTask, shared=False, lock_key="k", lock_wait=20)
     def work():
         return 5
 
-    with held(server, "k", seconds=0.3), spans.span():
+    with HeldElsewhere(server, "k", seconds=0.3), spans.span():
         assert work.apply().get() == 5
     assert list(spans.events()) == ["lock busy", "lock acquired", "lock released"]
     assert spans.events()["lock busy"]["celery_rlock.action"] == "wait"
     assert spans.finished.attributes["celery_rlock.waited"] > 0
 
 
-def test_a_busy_attempt_shows_who_holds_the_lock(app, spans, server):
+def test_a_busy_attempt_shows_the_holder(app, spans, server):
     @app.task(base=LockedTask, shared=False, lock_key="k", lock_busy="fail")
     def work():
         return 5
 
-    with held(server, "k"), spans.span(), pytest.raises(LockBusy):
+    with HeldElsewhere(server, "k"), spans.span(), pytest.raises(LockBusy):
         work()
     [(name, attributes)] = spans.events().items()
     assert (name, attributes["celery_rlock.action"]) == ("lock busy", "fail")
     assert "thread-" in attributes["celery_rlock.holder"]
 
 
-def test_a_loss_shows_on_the_span_of_the_run_though_another_thread_tells_it(app, spans, client):
-    """Semantics 8: and on the span."""
+def test_a_lost_lock_shows_on_the_span_of_the_run(app, spans, client):
+    """Semantics 8: another thread notices the loss."""
 
     @app.task(base=LockedTask, bind=True, shared=False, lock_key="k", lock_ttl=0.6)
     def work(self):
@@ -101,7 +102,7 @@ def test_a_loss_shows_on_the_span_of_the_run_though_another_thread_tells_it(app,
     assert spans.events()["lock lost"]["celery_rlock.key"] == "k"
 
 
-def test_a_server_that_cannot_be_reached_shows(app, spans):
+def test_a_lock_server_that_is_down_shows(app, spans):
     app.conf.rlock_url = f"redis://127.0.0.1:{free_port()}/0"
 
     @app.task(base=LockedTask, shared=False, lock_key="k", lock_unavailable="run")
@@ -113,7 +114,7 @@ def test_a_server_that_cannot_be_reached_shows(app, spans):
     assert spans.events()["lock unavailable"]["celery_rlock.action"] == "run"
 
 
-def test_a_span_that_is_not_recorded_costs_nothing_and_keeps_nothing(app):
+def test_nothing_is_kept_for_a_span_that_is_not_recorded(app):
     @app.task(base=LockedTask, shared=False, lock_key="k")
     def work():
         return len(tracing._spans)
@@ -140,14 +141,14 @@ assert "opentelemetry.trace" not in sys.modules
 """
 
 
-def test_without_opentelemetry_a_locked_task_runs_as_before(server):
+def test_a_locked_task_runs_without_opentelemetry(server):
     command = [sys.executable, "-c", WITHOUT, server.url]
     ended = subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-class held:  # noqa: N801 - reads as a sentence
-    """Inside, somebody else holds the key; or for so many seconds."""
+class HeldElsewhere:
+    """Inside, another thread holds the key, for at most so many seconds."""
 
     def __init__(self, server, key, seconds=20):
         self._lock, self._over = RLock(key, client=server.client()), threading.Event()

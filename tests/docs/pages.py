@@ -9,6 +9,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+
+#: Where the site, the repository's files and its pictures are published. The README uses these addresses,
+#: because PyPI shows the README without the other files.
+SITE = "https://celery-rlock.github.io/celery-rlock/"
+FILES = "https://github.com/celery-rlock/celery-rlock/blob/main/"
+PICTURES = "https://raw.githubusercontent.com/celery-rlock/celery-rlock/main/"
+
 HIDDEN = re.compile(r"(^|/)(\.|site/|node_modules/)")
 
 FENCE = re.compile(
@@ -23,18 +30,23 @@ INLINE_CODE = re.compile(r"`[^`\n]+`")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: "python", "sh", …, the words after that, and the code."""
+    """One fenced block: its language ("python", "sh", …), the words after the language, and the code."""
 
     language: str
     words: str
     code: str
-    before: str  # the text that stands just before it
+    before: str  # the end of the text above the block
 
     @property
     def title(self) -> str | None:
-        """The file that the block is, `title="proj.py"`; None for code to be run."""
+        """The name of the file that the block shows, as in `title="proj.py"`; None for a script."""
         found = re.search(r'title="([^"]+)"', self.words)
         return found and found.group(1)
+
+    @property
+    def runs(self) -> bool:
+        """False for a block that says `no-run`."""
+        return "no-run" not in self.words.split()
 
 
 @dataclass(frozen=True)
@@ -68,13 +80,13 @@ class Page:
         return LINK.findall(prose) + ATTRIBUTE.findall(prose)
 
     def anchors(self) -> set[str]:
-        """What a link may name after #: as the site has it for docs/, as GitHub has it elsewhere."""
+        """What may follow # in a link: the site's anchors for docs/, GitHub's anchors for other pages."""
         slug = _slug_of_the_site if DOCS in self.path.parents else _slug_of_github
         return {slug(_plain(heading)) for heading in HEADING.findall(self.prose)}
 
 
 def pages() -> list[Page]:
-    """Every page, each once, whatever links lead to it."""
+    """Every page once, also if symbolic links lead to it."""
     found = [
         *ROOT.glob("*.md"),
         *ROOT.glob("lua/*.md"),
@@ -87,6 +99,17 @@ def pages() -> list[Page]:
 
 def page(name: str) -> Page:
     return Page(ROOT / name)
+
+
+def local_path(link: str) -> Path | None:
+    """The file of this repository that is published at an absolute address; None for a foreign address."""
+    address = link.partition("#")[0]
+    if address.startswith(SITE):
+        return DOCS / re.sub(r"\.html$", ".md", address.removeprefix(SITE) or "index.html")
+    for prefix in (FILES, PICTURES):
+        if address.startswith(prefix):
+            return ROOT / address.removeprefix(prefix)
+    return None
 
 
 def _plain(heading: str) -> str:

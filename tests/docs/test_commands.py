@@ -1,4 +1,4 @@
-"""The commands that pages show exist."""
+"""The commands on the pages exist."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from celery_rlock.ops.cli import rlock
+from celery_rlock.cli.commands import rlock
 from tests.docs.pages import ROOT, pages
 
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -15,7 +15,7 @@ PAGES = pages()
 
 
 def commands(page):
-    """The lines of its sh blocks, and its inline code."""
+    """The lines of the page's shell blocks, and its inline code."""
     lines = [line for block in page.blocks("sh", "bash", "console") for line in block.code.splitlines()]
     return [line.strip().removeprefix("$ ") for line in lines] + re.findall(r"`([^`\n]+)`", page.prose)
 
@@ -29,13 +29,13 @@ def test_make_targets_exist(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_subcommands_of_celery_rlock_exist(page):
+def test_celery_rlock_subcommands_exist(page):
     for command in commands(page):
         for name in re.findall(r"celery (?:-A \S+ )?rlock ([a-z][\w-]*)", command):
             assert name in rlock.commands, command
 
 
-def test_every_make_target_that_a_user_needs_is_explained():
+def test_make_help_explains_every_target_that_a_user_needs():
     explained = set(re.findall(r'echo "make ([\w-]+)', MAKEFILE))
     assert explained <= TARGETS
     assert {"demo", "test", "lint", "bench", "docs", "release-check"} <= explained

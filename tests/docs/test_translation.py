@@ -1,4 +1,4 @@
-"""README.zh-CN.md says what README.md says, as far as a machine can see."""
+"""README.zh-CN.md says the same as README.md, as far as a program can compare them."""
 
 from __future__ import annotations
 
@@ -6,30 +6,28 @@ import io
 import re
 import tokenize
 
-from tests.docs.pages import page
+from tests.docs.pages import FILES, page
 
 ENGLISH, CHINESE = page("README.md"), page("README.zh-CN.md")
 
 
 def test_links_are_the_same():
-    assert [link for link in CHINESE.links() if link != "README.md"] == [
-        link for link in ENGLISH.links() if link != "README.zh-CN.md"
+    assert _links(CHINESE, without="README.md") == _links(ENGLISH, without="README.zh-CN.md")
+
+
+def test_code_is_the_same_except_for_comments():
+    assert [_without_comments(block) for block in CHINESE.blocks("python")] == [
+        _without_comments(block) for block in ENGLISH.blocks("python")
     ]
 
 
-def test_code_is_the_same_but_for_its_comments():
-    assert list(map(_without_comments, CHINESE.blocks("python"))) == list(
-        map(_without_comments, ENGLISH.blocks("python"))
-    )
-
-
-def test_commands_are_the_same():
-    assert [_commands(block) for block in CHINESE.blocks("sh")] == [
-        _commands(block) for block in ENGLISH.blocks("sh")
+def test_commands_and_their_output_are_the_same():
+    assert [block.code for block in CHINESE.blocks("sh", "console")] == [
+        block.code for block in ENGLISH.blocks("sh", "console")
     ]
 
 
-def test_names_are_the_same():
+def test_names_in_code_style_are_the_same():
     assert _names(CHINESE) == _names(ENGLISH)
 
 
@@ -38,20 +36,20 @@ def test_versions_and_figures_are_the_same():
     assert sorted(re.findall(numbers, CHINESE.prose)) == sorted(re.findall(numbers, ENGLISH.prose))
 
 
-def test_tables_and_lists_are_as_long():
+def test_tables_lists_and_headings_have_the_same_length():
     for row in (r"^\|", r"^\d+\. ", r"^## "):
         assert len(re.findall(row, CHINESE.prose, re.MULTILINE)) == len(
             re.findall(row, ENGLISH.prose, re.MULTILINE)
         )
 
 
+def _links(readme, without):
+    return [link for link in readme.links() if link != f"{FILES}{without}"]
+
+
 def _names(readme):
-    """What stands in code style: options, states, commands."""
+    """Options, states and commands in code style."""
     return sorted(set(re.findall(r"`([^`\n]+)`", readme.prose)))
-
-
-def _commands(block):
-    return [line.partition("#")[0].strip() for line in block.code.splitlines()]
 
 
 def _without_comments(block):

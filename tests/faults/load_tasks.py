@@ -1,7 +1,6 @@
-"""The app of the fleet: one locked task that tells a journal on disk what it does.
+"""The app of the fleets under load: its tasks write what they do to a journal on disk.
 
-A file, not Redis, because a pod that is cut off from Redis has to tell too. RLOCK_TEST_CONF adds settings,
-as JSON.
+RLOCK_TEST_FILES names the journal's directory; the other variables are those of `tests.support.app`.
 """
 
 from __future__ import annotations
@@ -13,31 +12,24 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from celery import Celery
-
 from celery_rlock import LockedTask, LockLost
+from tests.support.app import busy_for, make_app
 
 FILES = Path(os.environ.get("RLOCK_TEST_FILES", "."))
-STEP = 0.02
 MEGABYTE = 1024 * 1024
 
-app = Celery("fleet", set_as_current=False)
-app.conf.update(
-    broker_url=os.environ.get("RLOCK_TEST_BROKER"),
-    rlock_url=os.environ.get("RLOCK_TEST_LOCKS"),
-    broker_connection_retry_on_startup=True,
+app = make_app(
+    "fleet",
     task_ignore_result=True,
     task_acks_late=True,
     task_reject_on_worker_lost=True,
-    worker_prefetch_multiplier=1,
     rlock_ttl=3,
     rlock_lost="abort",
 )
-app.conf.update(json.loads(os.environ.get("RLOCK_TEST_CONF", "{}")))
 
 
-def tell(event: str, task, key: str) -> None:
-    """One line of the journal; the kernel keeps lines that are appended whole apart."""
+def write(event: str, task, key: str) -> None:
+    """Append one line to the journal; the kernel does not mix lines that are appended in one piece."""
     line = {"at": time.time(), "event": event, "id": task.request.id, "key": key, "pid": os.getpid()}
     line["pod"] = task.request.hostname
     with (FILES / "journal").open("a") as journal:
@@ -45,27 +37,20 @@ def tell(event: str, task, key: str) -> None:
 
 
 @contextmanager
-def witnessed(task, key: str):
-    """Tells when the run starts, ends or is left; an overlap is the kernel's word, by a lock on a file."""
+def journaled(task, key: str):
+    """Write the start, the end and a lost lock. A file lock of the kernel tells whether two runs overlap."""
     with (FILES / key).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            tell("overlap", task, key)
-        tell("start", task, key)
+            write("overlap", task, key)
+        write("start", task, key)
         try:
             yield
         except LockLost:
-            tell("lost its lock", task, key)
+            write("lost its lock", task, key)
             raise
-        tell("end", task, key)
-
-
-def busy_for(seconds: float) -> None:
-    """Work that an interrupt can reach at any moment."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        time.sleep(STEP)
+        write("end", task, key)
 
 
 @app.task(
@@ -77,16 +62,17 @@ def busy_for(seconds: float) -> None:
     retry_kwargs={"countdown": 1},
 )
 def work(self, key: str, seconds: float) -> None:
-    with witnessed(self, key):
+    with journaled(self, key):
         busy_for(seconds)
 
 
 @app.task(base=LockedTask, bind=True, shared=False, lock_key="{key}")
-def eat(self, key: str, megabytes: int) -> None:
-    """The first run takes more memory than its pod may have; the one after its death takes none."""
-    first = not (FILES / f"eaten-{self.request.id}").exists()
-    (FILES / f"eaten-{self.request.id}").touch()
-    with witnessed(self, key):
+def fill_memory(self, key: str, megabytes: int) -> None:
+    """The first run takes more memory than its pod may use; a later run takes none."""
+    mark = FILES / f"filled-{self.request.id}"
+    first = not mark.exists()
+    mark.touch()
+    with journaled(self, key):
         busy_for(0.5)
         ballast = [b"x" * MEGABYTE for _ in range(megabytes if first else 0)]
         busy_for(5 if first else 0)

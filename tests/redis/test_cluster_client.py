@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from celery_rlock.core.client import connect
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.scripts import Scripts
+from celery_rlock.core.lock import ReentrantLock
 from celery_rlock.errors import LockUnavailable
+from celery_rlock.server.client import connect
+from celery_rlock.server.lock_server import RedisLockServer
 from tests.conftest import DEFAULT_KIND
-from tests.core.test_fork import in_child, takes
+from tests.redis.test_fork import in_child, takes
 from tests.support.processes import free_port, wait_until
 from tests.support.servers import Server
 
@@ -32,7 +32,9 @@ def test_a_cluster_whose_nodes_are_all_new_is_found_by_its_url_again():
     """redis-py asks only the nodes that it saw last."""
     with Alone() as first, Alone() as second:
         first.started()
-        lock = RLock("k", scripts=Scripts(connect(f"redis+cluster://{address(first)},{address(second)}")))
+        lock = ReentrantLock(
+            "k", lock_server=RedisLockServer(connect(f"redis+cluster://{address(first)},{address(second)}"))
+        )
         with lock:
             assert lock.token
         first.kill()
@@ -50,7 +52,7 @@ def test_a_cluster_whose_nodes_are_all_new_is_found_by_its_url_again():
 
 def test_a_cluster_that_is_down_at_first_is_unavailable_and_then_used():
     with Alone() as node:
-        lock = RLock("k", scripts=Scripts(connect(f"redis+cluster://{address(node)}")))
+        lock = ReentrantLock("k", lock_server=RedisLockServer(connect(f"redis+cluster://{address(node)}")))
         with pytest.raises(LockUnavailable):
             lock.acquire()
         node.started()
@@ -60,10 +62,10 @@ def test_a_cluster_that_is_down_at_first_is_unavailable_and_then_used():
 
 def test_a_child_has_connections_of_its_own_and_waits_for_none_of_its_parents_locks():
     with Alone().started() as node:
-        scripts = Scripts(connect(f"redis+cluster://{address(node)}"))
-        with RLock("parent", scripts=scripts) as lock:
-            with scripts.client._mutex:  # as another thread may have it at the fork
-                assert in_child(takes(scripts, "child")) == 0
+        lock_server = RedisLockServer(connect(f"redis+cluster://{address(node)}"))
+        with ReentrantLock("parent", lock_server=lock_server) as lock:
+            with lock_server.client._mutex:  # as another thread may have it at the fork
+                assert in_child(takes(lock_server, "child")) == 0
             assert lock.owned()
 
 

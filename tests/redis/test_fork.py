@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 
-from celery_rlock.core.lock import RLock
+from celery_rlock.core.lock import ReentrantLock
 
 
 def in_child(work):
@@ -19,27 +19,27 @@ def in_child(work):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def takes(scripts, key):
+def takes(lock_server, key):
     def work():
-        with RLock(key, scripts=scripts) as lock:
+        with ReentrantLock(key, lock_server=lock_server) as lock:
             return lock.owned()
 
     return work
 
 
-def test_a_child_has_connections_of_its_own(scripts, redis):
-    with RLock("parent", scripts=scripts) as lock:
-        assert [in_child(takes(scripts, f"child-{turn}")) for turn in range(3)] == [0, 0, 0]
+def test_a_child_has_connections_of_its_own(lock_server, redis):
+    with ReentrantLock("parent", lock_server=lock_server) as lock:
+        assert [in_child(takes(lock_server, f"child-{turn}")) for turn in range(3)] == [0, 0, 0]
         assert lock.owned()
     assert redis.ping()
 
 
-def test_a_thread_in_the_middle_of_a_command_does_not_hang_the_child(scripts):
+def test_a_thread_in_the_middle_of_a_command_does_not_hang_the_child(lock_server):
     """The worker's parent forks a new pool child at the moment at which it releases the dead one's lock."""
     held, done = threading.Event(), threading.Event()
 
     def hold():
-        with scripts.client.connection_pool._lock:
+        with lock_server.client.connection_pool._lock:
             held.set()
             done.wait(30)
 
@@ -47,18 +47,18 @@ def test_a_thread_in_the_middle_of_a_command_does_not_hang_the_child(scripts):
     thread.start()
     held.wait(10)
     try:
-        assert in_child(takes(scripts, "k")) == 0
+        assert in_child(takes(lock_server, "k")) == 0
     finally:
         done.set()
         thread.join()
 
 
-def test_a_childs_renewal_is_its_own(scripts, redis):
-    with RLock("parent", scripts=scripts, ttl=0.6):
+def test_a_childs_renewal_is_its_own(lock_server, redis):
+    with ReentrantLock("parent", lock_server=lock_server, ttl=2):
 
         def work():
-            with RLock("child", scripts=scripts, ttl=0.6) as lock:
-                signal.sigtimedwait([], 1.5)
+            with ReentrantLock("child", lock_server=lock_server, ttl=2) as lock:
+                signal.sigtimedwait([], 3)
                 return lock.owned()
 
         assert in_child(work) == 0

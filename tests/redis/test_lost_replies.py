@@ -7,8 +7,8 @@ import time
 import pytest
 
 from celery_rlock import LockUnavailable
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.scripts import _ACQUIRE, _RELEASE, _RENEW
+from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.server.lock_server import _ACQUIRE, _RELEASE, _RENEW
 from tests.support.processes import wait_until
 
 LOCK = "rlock:{k}"
@@ -22,7 +22,7 @@ def calls(script):
 
 @pytest.fixture
 def lock(through_proxy):
-    lock = RLock("k", scripts=through_proxy, ttl=30)
+    lock = ReentrantLock("k", lock_server=through_proxy, ttl=30)
     with lock:  # loads the scripts
         pass
     return lock
@@ -48,7 +48,7 @@ def test_at_acquire_without_any_answer(lock, proxy, client, times):
     with pytest.raises(LockUnavailable):
         lock.acquire()
     assert lock.depth == 0
-    assert not client.exists(LOCK)
+    wait_until(lambda: not client.exists(LOCK), what="the lock to be free")
 
 
 @pytest.mark.parametrize("how", [CLOSED, SWALLOWED])
@@ -63,7 +63,7 @@ def test_at_re_entry(lock, proxy, client, how):
             with pytest.raises(LockUnavailable):
                 lock.acquire()
         assert lock.depth == 1
-        assert depth_in_redis(client) == [b"1"]
+        wait_until(lambda: depth_in_redis(client) == [b"1"], what="the depth to be right in Redis")
         assert lock.owned()
     assert not client.exists(LOCK)
 
@@ -93,7 +93,7 @@ def test_at_the_outer_release(lock, proxy, client, how):
 
 def test_at_renewal(through_proxy, proxy, client):
     """Semantics 4 and 7: a renewal without an answer is tried again before the lease ends."""
-    with RLock("k", scripts=through_proxy, ttl=2) as lock:
+    with ReentrantLock("k", lock_server=through_proxy, ttl=2) as lock:
         rule = proxy.lose_reply(calls(_RENEW), CLOSED)
         wait_until(lambda: rule.left == 0, timeout=10, what="the renewal")
         time.sleep(2)
@@ -111,9 +111,9 @@ def test_a_request_that_never_arrived(lock, proxy, client):
 
 def test_a_server_that_is_away_at_release_is_left_to_the_lease(through_proxy, proxy, client, caplog):
     """Semantics 5: a failing release never fails what is done."""
-    lock = RLock("k", scripts=through_proxy, ttl=0.5)
+    lock = ReentrantLock("k", lock_server=through_proxy, ttl=0.5)
     with lock:
         proxy.refuse()
-    assert "could not release lock 'k', its lease ends it" in caplog.text
+    assert "could not release lock 'k', it ends with its lease" in caplog.text
     wait_until(lambda: not client.exists(LOCK), what="the lease's end")
     assert lock.depth == 0

@@ -10,12 +10,15 @@ import threading
 import time
 
 import pytest
+import redis as redis_py
 
-from celery_rlock import ConfigurationError, LockLost, LockNotHeld, LockUnavailable
+from celery_rlock import ConfigurationError, LockBusy, LockLost, LockNotHeld, LockUnavailable
 from celery_rlock.core import lock as lock_module
-from celery_rlock.core.client import connect
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.scripts import Scripts
+from celery_rlock.core.execution import current_execution
+from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.server.client import connect
+from celery_rlock.server.clock import now
+from celery_rlock.server.lock_server import RedisLockServer
 from tests.support.processes import free_port, wait_until
 
 LOCK = "rlock:{k}"
@@ -39,6 +42,24 @@ def test_a_block_holds_the_lock(rlock, redis):
     assert (lock.held, lock.depth, lock.locked(), lock.owned(), lock.token) == (False, 0, False, False, 0)
 
 
+def test_a_client_with_its_own_execute_command_sends_the_scripts_through_it(server):
+    """Such a client may add a tenant's prefix, or trace its commands."""
+    sent = []
+
+    class Traced(redis_py.Redis):
+        def execute_command(self, *args, **options):
+            sent.append(args[0])
+            return super().execute_command(*args, **options)
+
+    with Traced(port=server.port) as client:
+        lock = ReentrantLock("k", lock_server=RedisLockServer(client), ttl=30)
+        with lock:  # the first request of a client asks for the server's time
+            sent.clear()
+        with lock:
+            pass
+    assert [name for name in sent if name == "EVALSHA"] == ["EVALSHA"] * 3
+
+
 def test_an_uncontended_cycle_is_exactly_two_commands(rlock, redis):
     """The contract's section 5."""
     with rlock():
@@ -48,7 +69,7 @@ def test_an_uncontended_cycle_is_exactly_two_commands(rlock, redis):
         pass
     calls = {name: stat["calls"] for name, stat in redis.info("commandstats").items()}
     sent = {name: count for name, count in calls.items() if name in {"cmdstat_evalsha", "cmdstat_eval"}}
-    inside = {"hmget", "hkeys", "hset", "pexpire", "time", "getdel", "set", "del", "zpopmin"}
+    inside = {"hmget", "hkeys", "hset", "pexpire", "time", "getdel", "set", "del", "exists", "get"}
     assert sent == {"cmdstat_evalsha": 2}
     assert set(calls) - set(sent) <= {f"cmdstat_{name}" for name in inside} | {"cmdstat_config|resetstat"}
 
@@ -94,11 +115,11 @@ def test_releasing_once_too_often_is_an_error(rlock):
 
 def test_a_late_release_never_frees_a_successor(rlock, redis):
     """Semantics 3."""
-    late = rlock(ttl=0.05)
+    late = rlock(ttl=1)
     late.acquire()
     redis.delete(LOCK)
     token = in_thread(lambda: (successor := rlock(ttl=5)).acquire() and successor.token)
-    time.sleep(0.06)
+    time.sleep(1.1)
     with pytest.raises(LockNotHeld):
         late.release()
     assert redis.hget(LOCK, "@token") == str(token).encode()
@@ -139,13 +160,13 @@ def test_no_increment_is_lost_between_processes(each_server):
     """Semantics 1: exclusive, shown on a counter that many processes read and write apart."""
     code = """
 import sys, threading
-from celery_rlock.core.client import connect
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.scripts import Scripts
+from celery_rlock.server.client import connect
+from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.server.lock_server import RedisLockServer
 client = connect(sys.argv[1])
 def count():
     for _ in range(25):
-        with RLock("k", scripts=Scripts(client), ttl=10):
+        with ReentrantLock("k", lock_server=RedisLockServer(client), ttl=10):
             client.set("n", int(client.get("n") or 0) + 1)
 threads = [threading.Thread(target=count) for _ in range(2)]
 [thread.start() for thread in threads]
@@ -215,7 +236,7 @@ def test_a_lock_that_is_gone_cannot_be_entered_again(rlock, redis):
     """Semantics 8: lost is told."""
     with pytest.raises(LockNotHeld), rlock() as lock:
         redis.delete(LOCK)
-        with pytest.raises(LockLost, match="entered again"):
+        with pytest.raises(LockLost, match="re-entered"):
             lock.acquire()
         assert lock.lost
         assert not lock.held
@@ -238,7 +259,7 @@ def test_ensure_without_the_lock_is_an_error(rlock):
 
 def test_a_server_that_is_not_there_is_unavailable_soon():
     """Semantics 16: a wrong address gives a clear error."""
-    lock = RLock("k", scripts=Scripts(connect(f"redis://127.0.0.1:{free_port()}/0")))
+    lock = ReentrantLock("k", lock_server=RedisLockServer(connect(f"redis://127.0.0.1:{free_port()}/0")))
     start = time.monotonic()
     with pytest.raises(LockUnavailable, match=r"'k' is unavailable: ConnectionError.*rlock_url"):
         lock.acquire()
@@ -269,33 +290,34 @@ def test_arguments_are_checked_as_threading_does(rlock):
 
 def test_an_answer_later_than_the_lease_is_not_a_lock(server, proxy):
     """Semantics 7: past the local deadline the lock counts as lost, whatever Redis says later."""
-    scripts = Scripts(connect(proxy.url + "?socket_timeout=5"))
-    lock = RLock("k", scripts=scripts, ttl=0.3)
+    lock_server = RedisLockServer(connect(proxy.url + "?socket_timeout=5"))
+    lock = ReentrantLock("k", lock_server=lock_server, ttl=0.3)
     lock.acquire()
     lock.release()
     proxy.freeze()
     threading.Timer(0.6, proxy.thaw).start()
     with pytest.raises(LockUnavailable, match="longer than the lease"):
         lock.acquire()
-    assert not server.client().exists(LOCK)
     assert lock.depth == 0
+    wait_until(lambda: not server.client().exists(LOCK), what="the lock to be freed or to expire")
 
 
 def test_many_keys_leave_nothing_in_memory(rlock):
     for number in range(50):
-        with rlock(f"key-{number}"):
+        with rlock(f"many-{number}"):
             pass
-    assert lock_module.current_execution().leases() == []
+    keys = [lease.redis_keys.key for lease in lock_module.current_execution().leases()]
+    assert [key for key in keys if key.startswith("many-")] == []  # another test may have left a lock
 
 
 def test_a_killed_holders_lock_is_free_after_its_lease(each_server, rlock):
     """Semantics 7: when the whole process dies the key is free after at most the ttl."""
     code = """
 import sys, time
-from celery_rlock.core.client import connect
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.scripts import Scripts
-RLock("k", scripts=Scripts(connect(sys.argv[1])), ttl=1).acquire()
+from celery_rlock.server.client import connect
+from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.server.lock_server import RedisLockServer
+ReentrantLock("k", lock_server=RedisLockServer(connect(sys.argv[1])), ttl=1).acquire()
 time.sleep(60)
 """
     holder = subprocess.Popen([sys.executable, "-c", code, each_server.url])
@@ -306,3 +328,119 @@ time.sleep(60)
     assert rlock().acquire(timeout=30)
     assert time.monotonic() - start < 1 + 5
     rlock().release()
+
+
+def test_a_bounded_with_raises_lock_busy_and_names_the_holder(rlock):
+    def enter():
+        with pytest.raises(LockBusy) as busy, rlock(timeout=0.05):
+            pass
+        return busy
+
+    with rlock():
+        busy = in_thread(enter)
+    assert busy.value.holder.startswith(f"{os.getpid()}@")
+    assert "longer timeout" in str(busy.value)
+
+
+def test_the_timeout_of_the_lock_counts_for_acquire_too(rlock):
+    with rlock():
+        assert in_thread(lambda: rlock(timeout=0.05).acquire()) is False
+        assert in_thread(lambda: rlock(timeout=60).acquire(timeout=0.05)) is False
+        assert in_thread(lambda: rlock(timeout=60).acquire(blocking=False)) is False
+
+
+@pytest.mark.parametrize(("timeout", "error"), [(-2, ValueError), (1e100, OverflowError), ("5", TypeError)])
+def test_a_timeout_that_cannot_be_is_an_error_at_once(rlock, timeout, error):
+    with pytest.raises(error):
+        rlock(timeout=timeout)
+
+
+@pytest.mark.parametrize("ttl", [0.5, 2])
+def test_max_hold_is_the_end_of_the_lease(rlock, redis, ttl):
+    """Also when it is no longer than the ttl: then nothing is renewed."""
+
+    def server_time():
+        seconds, micros = redis.time()
+        return seconds + micros / 1e6
+
+    lock = rlock(ttl=ttl, max_hold=2)
+    lock.acquire()
+    # A request may take until its timeout to arrive, and its lease begins then.
+    latest = server_time() + 2 + 1
+    while not lock.lost:
+        assert server_time() + max(0, redis.pttl(LOCK)) / 1000 <= latest
+        time.sleep(0.05)
+    assert server_time() >= latest - 1.5
+    wait_until(lambda: not lock.locked(), timeout=20, what="the lock to be free")
+    with pytest.raises(LockNotHeld):
+        lock.release()
+
+
+def test_max_hold_counts_for_its_own_ownership_only(rlock):
+    with rlock(ttl=0.6, max_hold=0.6):
+        pass
+    with rlock(ttl=0.6) as lock:
+        time.sleep(1.2)
+        assert lock.held
+
+
+def test_it_is_the_lock_of_a_condition(rlock):
+    """Also when the waiting thread has entered the lock twice."""
+    condition, items = threading.Condition(rlock()), []
+
+    def produce():
+        with condition:
+            items.append("item")
+            condition.notify()
+
+    producer = threading.Thread(target=produce, daemon=True)
+    with condition, condition:
+        producer.start()
+        assert condition.wait_for(lambda: items, timeout=20)
+        assert rlock().depth == 2
+    assert rlock().depth == 0
+    producer.join()
+    with pytest.raises(RuntimeError):
+        condition.notify()
+
+
+def test_a_condition_waits_for_the_lock_as_long_as_another_holder_needs_it(rlock):
+    condition, is_notified = threading.Condition(rlock()), threading.Event()
+
+    def produce():
+        with condition:
+            condition.notify()
+            is_notified.set()
+            time.sleep(1.5)
+
+    producer = threading.Thread(target=produce, daemon=True)
+    with condition:
+        producer.start()
+        condition.wait(timeout=20)
+        assert is_notified.is_set()
+        assert rlock().held
+    producer.join()
+
+
+def lost_past_its_deadline(lock, use):
+    """Whether `use` raises LockLost, as after a suspend: no thread has looked at the deadline yet."""
+
+    def work():
+        lock.acquire()
+        current_execution().leases()[0].deadline = now() - 1
+        with pytest.raises(LockLost):
+            use()
+        return True
+
+    return in_thread(work)
+
+
+def test_a_lock_past_its_local_deadline_is_lost(rlock):
+    lock = rlock(ttl=30)
+    assert lost_past_its_deadline(lock, lock.ensure)
+
+
+def test_a_lock_past_its_local_deadline_is_not_extended(rlock, redis):
+    lock = rlock(ttl=30)
+    assert lost_past_its_deadline(lock, lambda: lock.extend(600))
+    assert redis.ttl(LOCK) <= 30

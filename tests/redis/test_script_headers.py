@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from tests.lua.conftest import LUA
+from celery_rlock.server.lock_server import DONE_MEMORY_MS, WOKEN_TRUST_MS
+from tests.redis.conftest import LUA
 
 SCRIPTS = sorted(LUA.glob("*.lua"))
 
@@ -43,3 +44,9 @@ def test_a_script_touches_declared_keys_only(script):
 def test_the_readme_lists_every_script():
     listed = re.findall(r"^\| `(\w+\.lua)` \|", (LUA / "README.md").read_text(), re.MULTILINE)
     assert sorted(listed) == [script.name for script in SCRIPTS]
+
+
+def test_the_scripts_and_the_code_agree_on_how_long_things_are_kept():
+    release, passing = (LUA / "release.lua").read_text(), (LUA / "pass.lua").read_text()
+    assert f"DONE_MEMORY, TRUST = 60000, {DONE_MEMORY_MS}, {WOKEN_TRUST_MS}\n" in release
+    assert f"local TRUST = {WOKEN_TRUST_MS} " in passing

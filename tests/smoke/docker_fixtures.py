@@ -1,4 +1,4 @@
-"""pytest-celery's stock Docker fixtures; added are a second worker, and this library in their volume."""
+"""pytest-celery's own Docker fixtures, with a second worker and this library in the workers' volume."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["default_worker_initial_content", "docker_engine", "second_worker", "
 
 @pytest.fixture(scope="session", autouse=True)
 def docker_engine():
-    """Of session scope, so that it comes before the first fixture that needs the engine."""
+    """Session scope: it runs before the first fixture that needs the engine."""
     if reason := why_docker_does_not_answer():
         pytest.skip(reason)
 
 
 @pytest.fixture
 def default_worker_initial_content(default_worker_initial_content):
-    """The volume is on the workers' PYTHONPATH: what an installed wheel would hold goes beside the tasks."""
+    """The volume is on the workers' PYTHONPATH: the files of an installed wheel go beside the tasks."""
     return {**default_worker_initial_content, **library()}
 
 

@@ -21,7 +21,7 @@ class ProcessContainer:
         self.daemon = daemon
         self.id = container_id or new_id()
         self.name = daemon.name
-        # No networks and no ports: there is nothing for pytest-docker-tools to inspect.
+        # No networks and no ports, so pytest-docker-tools has none to inspect.
         self.attrs: dict[str, Any] = {
             "Config": {"Hostname": "127.0.0.1", "Env": []},
             "HostConfig": {"PortBindings": {}},
@@ -33,7 +33,7 @@ class ProcessContainer:
         return "running" if self.daemon.running else "exited"
 
     def reload(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: no attribute is cached."""
 
     def kill(self, signal: str | int | None = None) -> None:
         number = (
@@ -53,7 +53,7 @@ class ProcessContainer:
 
 
 class ProcessBacked:
-    """Readiness asked of the daemon itself, since its last start; the stock way polls once a second."""
+    """Asks the daemon itself whether it is ready; pytest-celery's own way polls once a second."""
 
     _container: ProcessContainer
 
@@ -103,7 +103,7 @@ class ProcessWorker(ProcessBacked, CeleryWorkerContainer):
 
 
 class ProcessWorkerNode(CeleryTestWorker):
-    """Its `worker_queue` is the worker's own one, so that a ping of each worker reaches each."""
+    """Its `worker_queue` is the worker's own queue, so that a ping of each worker reaches that worker."""
 
     @property
     def worker_queue(self) -> str:
@@ -111,5 +111,5 @@ class ProcessWorkerNode(CeleryTestWorker):
 
 
 def new_id() -> str:
-    """As long as what pytest-celery takes from a container's id for a host name."""
+    """As long as the part of a container's id that pytest-celery uses as a host name."""
     return uuid.uuid4().hex[:12]

@@ -1,4 +1,4 @@
-"""The stock fixtures of pytest-celery on processes of this machine, which end with the test."""
+"""pytest-celery's own fixtures on processes of this machine, which end with the test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.smoke.nodes import ProcessRedis, ProcessWorker, ProcessWorkerNode
 from tests.support.daemon import ROOT
-from tests.support.servers import Server, available_kinds
+from tests.support.servers import DEFAULT_KIND, Server, available_kinds
 
 __all__ = [
     "default_redis_backend",
@@ -29,7 +29,7 @@ def smoke_server():
     """One server for messages, results and locks."""
     if not available_kinds():
         pytest.skip("neither a Valkey nor a Redis server is installed")
-    with Server.start(available_kinds()[0]) as server:
+    with Server.start(DEFAULT_KIND) as server:
         yield server
 
 
@@ -55,7 +55,7 @@ def default_worker_container_cls():
 
 @pytest.fixture
 def worker_directory(default_worker_initial_content, tmp_path):
-    """What a worker's Docker volume would hold: the stock app module with our tasks and this test's URLs."""
+    """The contents of a worker's Docker volume: pytest-celery's app, our tasks and this test's URLs."""
     for name, content in default_worker_initial_content.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

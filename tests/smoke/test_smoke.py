@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from celery import states
 
 from tests.smoke.tasks import RECORD, leased, locked, skipping
@@ -16,7 +17,7 @@ def entries(setup) -> list[dict[str, str]]:
 
 
 def await_start(setup, task_id: str) -> dict[str, str]:
-    """The entry that the task wrote when its run began."""
+    """The record of the task's start."""
 
     def found():
         return next((entry for entry in entries(setup) if entry["id"] == task_id), None)
@@ -24,7 +25,8 @@ def await_start(setup, task_id: str) -> dict[str, str]:
     return wait_until(found, timeout=20, what=f"task {task_id} to start")
 
 
-def test_every_worker_takes_part(celery_setup):
+@pytest.mark.slow
+def test_both_workers_answer(celery_setup):
     assert celery_setup.ready(ping=True, control=True, docker=True)
     assert len(celery_setup.worker_cluster) == 2
 
@@ -39,15 +41,17 @@ def test_tasks_of_one_key_never_overlap_over_two_workers(celery_setup):
     assert written == [(task_id, event) for task_id in finished for event in ("start", "end")]
 
 
+@pytest.mark.slow
 def test_another_worker_takes_over_from_a_killed_one(celery_setup):
     holder = await_start(celery_setup, leased.delay(60).id)["hostname"]
     killed, survivor = sorted(celery_setup.worker_cluster, key=lambda worker: worker.hostname() != holder)
     killed.kill()
     successor = leased.delay(0)
     assert successor.get(timeout=30) == survivor.hostname()
-    assert f"[{successor.id}] retry" in survivor.logs(), "the dead worker's lease was still in force"
+    assert f"[{successor.id}] waits" in survivor.logs(), "the dead worker's lease was still in force"
 
 
+@pytest.mark.slow
 def test_a_busy_lock_revokes_a_task_that_skips(celery_setup):
     holder = locked.delay(2)
     await_start(celery_setup, holder.id)

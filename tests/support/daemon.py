@@ -1,4 +1,4 @@
-"""A long-running command with a log and a life cycle: what servers, workers and beat have in common."""
+"""A long-running command with a log: the base class of servers, workers, beat and others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TAIL = 6000
 
 
 class Daemon:
-    """Subclasses give `command` and `is_ready`; a `start` of theirs returns when the daemon is ready."""
+    """A process that the tests start and stop. A subclass gives `command` and `is_ready`."""
 
     ready_within = 30.0
 
@@ -44,7 +44,7 @@ class Daemon:
         raise NotImplementedError
 
     def started(self) -> Self:
-        """Launch it and return it when it is ready; when that fails, nothing is left behind."""
+        """Launch it, and return it when it is ready; when that fails, no process is left."""
         self.launch()
         try:
             self.await_ready()
@@ -92,7 +92,7 @@ class Daemon:
         return self._log.read_bytes()[self._log_start :].decode(errors="replace")
 
     def children(self) -> list[int]:
-        """Pids of the living descendants."""
+        """The pids of all descendants that live."""
         return [child.pid for child in processes.children(self._process)]
 
     def signal(self, sig: int) -> None:
@@ -124,13 +124,13 @@ class Daemon:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it at once: a warm shutdown takes seconds, and a test that wants one calls `stop`."""
+        """End it at once. A warm shutdown takes seconds; a test that wants one calls `stop`."""
         self.stop(timeout=0)
 
 
 @contextlib.contextmanager
 def running(daemons: Sequence[Daemon]) -> Iterator[Sequence[Daemon]]:
-    """All of them, started at once; gone at the end of the block. If that fails their logs are shown."""
+    """Starts all at the same time and ends them after the block; prints their logs if the block fails."""
     for daemon in daemons:
         daemon.launch()
     try:

@@ -1,4 +1,4 @@
-"""An example, run as a newcomer runs it: a process, what it prints, and what it leaves behind."""
+"""An example, run as a newcomer runs it: its process, its output, and the processes that it starts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.processes import alive, wait_until
+from tests.support.processes import alive, prepare_child, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "RLOCK_EXAMPLE_TEST"
-#: What a newcomer's own project may have set.
+#: Settings of a newcomer's own project, which must not disturb an example.
 FOREIGN = {"CELERY_BROKER_URL": "redis://nowhere", "DJANGO_SETTINGS_MODULE": "nowhere"}
 
 
@@ -39,6 +39,7 @@ class Example:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
+            preexec_fn=prepare_child(),  # noqa: PLW1509 - as in processes.start
         )
 
     def output(self) -> str:
@@ -51,7 +52,7 @@ class Example:
         return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", line[1])]
 
     def family(self) -> list[psutil.Process]:
-        """Every living process of this example, whoever its parent is by now."""
+        """Every living process of this example, also one whose parent has died."""
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def _is_ours(self, process: psutil.Process) -> bool:

@@ -6,6 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from hashlib import sha1
+from pathlib import Path
 from typing import Literal
 
 from tests.support.resp import Frames, arguments, is_push
@@ -13,12 +15,12 @@ from tests.support.resp import Frames, arguments, is_push
 Match = Callable[[list[bytes]], bool]
 Fate = Literal["pass", "close", "swallow", "drop"]
 
-# Their answers are not one reply a request, so from then on the connection's replies cannot be attributed.
+# The server answers these with any number of messages, so later replies cannot be attributed to requests.
 STREAMS = {b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE", b"MONITOR"}
 
 
 class CutConnection(Exception):
-    """Both ends of the connection are to be closed at once."""
+    """Close both ends of the connection at once."""
 
 
 def named(*names: str) -> Match:
@@ -27,9 +29,16 @@ def named(*names: str) -> Match:
     return lambda command: command[0].upper() in wanted
 
 
+def script(path: Path) -> Match:
+    """A match for one of the lock's Lua scripts, by its digest or its text."""
+    source = path.read_bytes()
+    digest = sha1(source, usedforsecurity=False).hexdigest().encode()
+    return lambda command: command[1:2] in ([digest], [source])
+
+
 @dataclass
 class Rule:
-    """What happens to the next `left` requests that match."""
+    """The fate of the next `left` requests that match."""
 
     match: Match
     fate: Fate
@@ -80,7 +89,7 @@ class RespTraffic:
         self._streaming = False
 
     def requests(self, data: bytes) -> Iterator[bytes]:
-        """What to forward to the server; raises CutConnection at a request to drop.
+        """The bytes to forward to the server; raises CutConnection at a request to drop.
 
         A pipeline stays in one piece: the server has executed all of it when its first reply arrives.
         """
@@ -97,7 +106,7 @@ class RespTraffic:
         yield pipeline
 
     def replies(self, data: bytes) -> Iterator[bytes]:
-        """What to forward to the client; raises CutConnection in the place of a reply to lose by closing."""
+        """The replies to forward to the client; raises CutConnection in the place of a lost one."""
         for frame in self._replies.feed(data):
             fate = "pass" if self._streaming or is_push(frame) or not self._due else self._due.popleft()
             if fate == "close":

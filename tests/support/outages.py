@@ -1,50 +1,54 @@
-"""What may happen to a lock server, each as a block inside of which it is in trouble."""
+"""What may happen to a lock server. Each is a block: the trouble lasts as long as the block.
+
+With a `Proxy` the trouble is that of its clients only. With a `Server` it is that of all clients.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from secrets import token_hex
-from typing import NamedTuple
 
 import redis
 
-from celery_rlock.core.script import Script
-from tests.conftest import DEFAULT_KIND
-from tests.support.processes import wait_until
+from tests.support.processes import free_port, wait_until
+from tests.support.proxy import Proxy
 from tests.support.servers import Server
 
-PASSWORD = "right-and-secret"
-ANOTHER = "another-secret"
-
+PAUSE_MS = 60_000
 FILLER = "filler"
 FILLERS = 2000
 SLOW_LOADING = {"key_load_delay": 5000, "loading_process_events_interval_bytes": 1024}
-PAUSE_MS = 60_000
 
 
-def server_with_password(kind=DEFAULT_KIND):
-    """A server for locks alone. Its password stands in its URL, with a timeout that tests can wait for."""
-    server = Server(kind, requirepass=PASSWORD)
-    server.url = f"redis://:{PASSWORD}@127.0.0.1:{server.port}/0"
-    return server.started()
-
-
-class Incident(NamedTuple):
-    """How it begins and ends, and what LockUnavailable says meanwhile."""
-
-    block: object
-    said: str
-
-    def __call__(self, server):
-        return self.block(server)
-
-    def __str__(self):
-        return self.block.__name__
+def unreachable_url() -> str:
+    """A URL where no server listens."""
+    return f"redis://127.0.0.1:{free_port()}/0"
 
 
 @contextmanager
-def stopped(server):
-    """Its port refuses connections; it comes back with an empty memory."""
+def refused(proxy: Proxy) -> Iterator[None]:
+    """All connections are cut, and new ones are refused."""
+    proxy.refuse()
+    try:
+        yield
+    finally:
+        proxy.accept()
+
+
+@contextmanager
+def frozen(proxy: Proxy) -> Iterator[None]:
+    """Connections are accepted, and no request is answered."""
+    proxy.freeze()
+    try:
+        yield
+    finally:
+        proxy.thaw()
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """The server's port refuses connections; the server comes back with an empty memory."""
     server.stop()
     try:
         yield
@@ -53,8 +57,8 @@ def stopped(server):
 
 
 @contextmanager
-def silent(server):
-    """It accepts connections and never answers."""
+def silent(server: Server) -> Iterator[None]:
+    """The server accepts connections and does not answer (SIGSTOP)."""
     server.pause()
     try:
         yield
@@ -64,8 +68,8 @@ def silent(server):
 
 
 @contextmanager
-def paused(server):
-    """CLIENT PAUSE, as operators use it before a failover."""
+def paused(server: Server) -> Iterator[None]:
+    """CLIENT PAUSE for writes, as operators use it before a failover."""
     with operator(server) as client:
         client.client_pause(PAUSE_MS, all=False)
         try:
@@ -75,8 +79,8 @@ def paused(server):
 
 
 @contextmanager
-def read_only(server):
-    """It became the replica of an empty primary."""
+def read_only(server: Server) -> Iterator[None]:
+    """The server is the replica of an empty primary."""
     with Server.start(server.kind, repl_diskless_sync_delay=0) as primary, operator(server) as client:
         client.replicaof("127.0.0.1", primary.port)
         wait_until(lambda: client.info("replication")["master_link_status"] == "up", what="the replication")
@@ -87,8 +91,8 @@ def read_only(server):
 
 
 @contextmanager
-def full(server):
-    """Its memory is at its limit, and it may evict nothing."""
+def full(server: Server) -> Iterator[None]:
+    """The server's memory is at its limit, and its policy is to evict nothing."""
     with operator(server) as client:
         client.config_set("maxmemory", 1)
         try:
@@ -98,15 +102,13 @@ def full(server):
 
 
 @contextmanager
-def loading(server):
-    """It was restarted, and loads what it had saved."""
+def loading(server: Server) -> Iterator[None]:
+    """The server was restarted, and loads its saved data so slowly that it answers LOADING."""
     with operator(server) as client:
         client.mset({f"{FILLER}:{number}": token_hex(256) for number in range(FILLERS)})
         client.save()
     server.stop()
-    flags, server._flags = server._flags, {**server._flags, **SLOW_LOADING}
-    server.launch()
-    server._flags = flags
+    server.launch(**SLOW_LOADING)
     wait_until(lambda: _is_loading(server), timeout=20, what="the server to load")
     try:
         yield
@@ -118,7 +120,7 @@ def loading(server):
         (server.directory / "dump.rdb").unlink()
 
 
-def _is_loading(server):
+def _is_loading(server: Server) -> bool | None:
     with server.client() as client:
         try:
             client.get(FILLER)
@@ -130,20 +132,20 @@ def _is_loading(server):
 
 
 @contextmanager
-def other_password(server):
-    """Its password was changed, and everybody has to log in again."""
+def other_password(server: Server, right: str, other: str = "another-secret") -> Iterator[None]:
+    """The server's password is `other`, and all clients have to log in again; afterwards it is `right`."""
     with operator(server) as client:
-        client.config_set("requirepass", ANOTHER)
-        cut_clients(client)
+        client.config_set("requirepass", other)
+        _cut_clients(client)
         try:
             yield
         finally:
-            client.config_set("requirepass", PASSWORD)
+            client.config_set("requirepass", right)
 
 
 @contextmanager
-def without_rights(server):
-    """Somebody took the right to run scripts from its users."""
+def without_rights(server: Server) -> Iterator[None]:
+    """The default user may not run scripts."""
     with operator(server) as client:
         client.acl_setuser("default", enabled=True, reset=False, categories=["-@scripting"])
         try:
@@ -152,44 +154,31 @@ def without_rights(server):
             client.acl_setuser("default", enabled=True, reset=False, categories=["+@scripting"])
 
 
+def cut_all_connections(server: Server) -> None:
+    """Close every connection to the server; new ones work."""
+    with operator(server) as client:
+        _cut_clients(client)
+
+
+def cut_subscriptions(server: Server) -> None:
+    """Close the connections that have subscribed to a channel; there is at least one."""
+    with operator(server) as client:
+        assert client.client_kill_filter(_type="pubsub") > 0
+
+
+def flush_scripts(server: Server) -> None:
+    """Make the server forget all scripts, so that the next EVALSHA finds none."""
+    with operator(server) as client:
+        client.script_flush()
+
+
 @contextmanager
-def operator(server):
-    """One connection that is open and logged in before anything happens."""
+def operator(server: Server) -> Iterator[redis.Redis]:
+    """One connection that is open and logged in before the trouble begins."""
     with server.client(single_connection_client=True) as client:
         yield client
 
 
-def cut_clients(client):
+def _cut_clients(client: redis.Redis) -> None:
     for kind in ("normal", "pubsub"):
         client.client_kill_filter(_type=kind, skipme=True)
-
-
-def restart_empty(server):
-    """It loses its memory, and is back at once."""
-    server.restart()
-
-
-def flush_scripts(server):
-    with operator(server) as client:
-        client.script_flush()
-        assert client.script_exists(Script.load("release").sha) == [False]
-
-
-def cut_all_connections(server):
-    with operator(server) as client:
-        cut_clients(client)
-
-
-STOPPED = Incident(stopped, "ConnectionError: .*refused")
-SILENT = Incident(silent, "TimeoutError")
-PAUSED = Incident(paused, "TimeoutError")
-READ_ONLY = Incident(read_only, "read only replica")
-LOADING = Incident(loading, "BusyLoadingError")
-OTHER_PASSWORD = Incident(other_password, "AuthenticationError")
-WITHOUT_RIGHTS = Incident(without_rights, "NoPermissionError")
-
-#: While they last nobody gets a lock. (A full server still gives them.)
-INCIDENTS = [STOPPED, SILENT, PAUSED, READ_ONLY, LOADING, OTHER_PASSWORD, WITHOUT_RIGHTS]
-
-#: After them the server has what it had before.
-PASSING = [SILENT, PAUSED, LOADING, OTHER_PASSWORD, WITHOUT_RIGHTS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import secrets
@@ -19,8 +20,9 @@ import psutil
 T = TypeVar("T")
 
 PR_SET_PDEATHSIG = 1
-# Below every system's ephemeral range: an outgoing connection can neither take the port of a server that is
-# down for a moment, nor connect to itself there.
+INHERITED = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
+# Below the ephemeral range of every system: an outgoing connection can neither take the port of a server that
+# is down for a moment, nor connect to itself there.
 PORTS = range(20000, 32000)
 
 
@@ -29,8 +31,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start `args` in a session of its own, its output appended to `log`, `env` on top of this environment.
 
-    On Linux it gets SIGKILL when the starter dies, however that dies. The starter is the calling *thread*:
-    call from one that lives as long as the subprocess should, such as the main thread.
+    The starter is the calling *thread*, see prepare_child: call from one that lives as long as the subprocess
+    should, such as the main thread.
     """
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -41,21 +43,29 @@ def start(
             env={**os.environ, **(env or {})},
             cwd=cwd,
             start_new_session=True,
-            preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - nothing else sets it before the exec
+            preexec_fn=prepare_child(),  # noqa: PLW1509 - no other thread runs Python code in the child
         )
 
 
-def _die_with(starter: int) -> Callable[[], None] | None:
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl
+def prepare_child() -> Callable[[], None]:
+    """For Popen's `preexec_fn`: the child reacts to signals as usual and dies with the thread that starts it.
 
-    def ask_for_the_signal() -> None:
+    A shell that runs the tests in the background ignores SIGINT and SIGQUIT, and children inherit that.
+    On Linux the kernel sends SIGKILL to the child when its starter dies, however it dies.
+    """
+    starter = os.getpid()
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+    def prepare() -> None:
+        for number in INHERITED:
+            signal.signal(number, signal.SIG_DFL)
+        if prctl is None:
+            return
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != starter:  # it died before the kernel knew
+        if os.getppid() != starter:  # the starter died before the kernel knew
             os._exit(1)
 
-    return ask_for_the_signal
+    return prepare
 
 
 def stop(process: subprocess.Popen[bytes], timeout: float = 10.0) -> int:
@@ -84,15 +94,15 @@ def children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def end(family: Sequence[psutil.Process]) -> None:
-    """SIGKILL those that still live, and return when they do not."""
+    """Send SIGKILL to the processes that still live, and return when none does."""
     for process in family:
-        if alive(process):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may end by itself at any moment
             process.kill()
     wait_until(lambda: not any(map(alive, family)), timeout=5, what="the end of killed processes")
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether it runs; a zombie that nobody reaps does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -100,7 +110,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listens on."""
+    """A TCP port of 127.0.0.1 on which no server listens."""
     while True:
         port = secrets.choice(PORTS)
         with socket.socket() as probe:

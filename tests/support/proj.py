@@ -1,12 +1,12 @@
-"""The smallest Celery app, for the self-test; broker and backend come from the environment."""
+"""The smallest test project: the tests of the test support run its worker."""
 
 from __future__ import annotations
 
 import os
 
-from celery import Celery
+from tests.support.app import make_app
 
-app = Celery("proj", set_as_current=False)
+app = make_app("proj")
 
 
 @app.task

@@ -22,7 +22,7 @@ URLS = {"resp": "redis://127.0.0.1:{port}/0", "raw": "amqp://guest:guest@127.0.0
 class Proxy:
     """Listens on a port of its own in front of `port` on 127.0.0.1, from its creation until `close`.
 
-    With `protocol="raw"` nothing is parsed: only `refuse`, `accept`, `freeze` and `thaw` work.
+    With `protocol="raw"` nothing is parsed: only `refuse`, `cut`, `accept`, `freeze` and `thaw` work.
     """
 
     def __init__(self, port: int, protocol: Literal["resp", "raw"] = "resp") -> None:
@@ -43,11 +43,11 @@ class Proxy:
         return self._faults.seen
 
     def lose_reply(self, match: Match, how: Literal["close", "swallow"] = "close", times: int = 1) -> Rule:
-        """The server executes the next `times` commands that match, and the client never sees its reply.
+        """The server executes the next `times` commands that match, and the client never gets the replies.
 
-        "close": where the reply would be the client finds its connection closed. "swallow": it finds
-        nothing, and waits. The rest of its pipeline is executed too.
-        The rule's `left` tells how many are still to come. Not for a connection that has subscribed.
+        "close": the proxy closes the connection in the place of the reply. "swallow": the client waits for a
+        reply that does not come. The server executes the rest of the pipeline too.
+        The rule's `left` says how many are still to come. Not for a connection that has subscribed.
         """
         return self._faults.add(Rule(match, how, times))
 
@@ -56,7 +56,7 @@ class Proxy:
         return self._faults.add(Rule(match, "drop", times))
 
     def refuse(self) -> None:
-        """Cut all connections and refuse new ones."""
+        """Cut all connections, and refuse new ones until `accept`."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
@@ -64,9 +64,13 @@ class Proxy:
             listener.shutdown(socket.SHUT_RDWR)
         self._acceptor.join()
         listener.close()
-        for connection in self._connections:
+        self.cut()
+
+    def cut(self) -> None:
+        """Cut all connections; new ones are accepted as before."""
+        connections, self._connections = self._connections, []
+        for connection in connections:
             connection.end()
-        self._connections.clear()
 
     def accept(self) -> None:
         """Listen again on the same port."""
@@ -81,7 +85,7 @@ class Proxy:
         self._flowing.clear()
 
     def thaw(self) -> None:
-        """Forward again, first what was sent meanwhile, even when its sender has given up."""
+        """Forward again, first the bytes that were sent meanwhile, even when their sender has given up."""
         self._flowing.set()
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ FRUGAL = "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
 
 
 class Epmd(Daemon):
-    """Erlang's port mapper. The node would start one as a system-wide daemon that outlives everybody."""
+    """Erlang's port mapper. Without ours, the node would start one as a daemon that outlives the tests."""
 
     def __init__(self) -> None:
         super().__init__("epmd")
@@ -36,7 +36,7 @@ class Epmd(Daemon):
 
 
 class Rabbit(Daemon):
-    """One node with the vhost `/` and the user guest, empty at every start, its port the same for its life.
+    """One node with the vhost `/` and the user guest, empty at every start, always on the same port.
 
     Like every daemon of the tests it dies with the test process, and so does its epmd.
     """
@@ -71,7 +71,7 @@ class Rabbit(Daemon):
         super().launch()
 
     def is_ready(self) -> bool:
-        """It says so, and a client can log in."""
+        """Its log says so, and a client can log in."""
         if "Server startup complete" not in self.log_since_start:
             return False
         login = amqp.Connection(f"{HOST}:{self.port}", connect_timeout=5)
@@ -80,7 +80,7 @@ class Rabbit(Daemon):
         return False
 
     def stop(self, timeout: float = 0.0) -> None:
-        """End it at once: there is nothing to save."""
+        """End it at once: it has nothing to save."""
         super().stop(timeout)
         self._epmd.stop(timeout)
 

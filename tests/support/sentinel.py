@@ -26,18 +26,20 @@ WITHIN = 40.0
 class SentinelNode(Server):
     """A sentinel for the master on `master_port`."""
 
+    quorum = QUORUM
+
     def __init__(self, kind: Kind, master_port: int) -> None:
         super().__init__(kind)
         self.name = "sentinel"
         self._master_port = master_port
 
     def command(self) -> list[str]:
-        """The file is written anew: a sentinel that starts again has to learn everything again."""
+        """Each start writes a new file, so a restarted sentinel knows nothing yet."""
         lines = (
-            f"port {self.port}",
+            *self.ports(),
             "bind 127.0.0.1",
             f"dir {self.directory}",
-            f"sentinel monitor {NAME} 127.0.0.1 {self._master_port} {QUORUM}",
+            f"sentinel monitor {NAME} 127.0.0.1 {self._master_port} {self.quorum}",
             f"sentinel down-after-milliseconds {NAME} {DOWN_AFTER_MS}",
             f"sentinel failover-timeout {NAME} {FAILOVER_TIMEOUT_MS}",
         )
@@ -45,8 +47,12 @@ class SentinelNode(Server):
         config.write_text("\n".join(lines) + "\n")
         return [binary(self.kind), str(config), "--sentinel"]
 
+    def ports(self) -> list[str]:
+        """The lines of its file that say where it listens."""
+        return [f"port {self.port}"]
+
     def view(self) -> dict[str, object]:
-        """What it knows of the master."""
+        """What this sentinel knows of the master."""
         with self.client() as client:
             return client.sentinel_master(NAME)
 
@@ -72,7 +78,7 @@ class SentinelSetup:
 
     @classmethod
     def start(cls, kind: Kind) -> SentinelSetup:
-        """A setup in which everybody knows everybody and the replica follows."""
+        """A setup in which all sentinels know each other and both servers, and the replica follows."""
         setup = cls(kind)
         try:
             for node in (*setup.servers, *setup.sentinels):
@@ -89,7 +95,7 @@ class SentinelSetup:
 
     @property
     def broker_url(self) -> str:
-        """As Celery writes it; the master's name stands in the transport options."""
+        """As Celery takes it; the master's name is a transport option."""
         return ";".join(f"sentinel://{host}/0" for host in self.hosts)
 
     @property
@@ -99,24 +105,24 @@ class SentinelSetup:
 
     @property
     def primary(self) -> Server:
-        """The one that most sentinels take for the primary."""
+        """The server that most sentinels call the primary."""
         ports = sorted(node.primary_port() for node in self.sentinels)
         return next(server for server in self.servers if server.port == ports[len(ports) // 2])
 
     @property
     def replica(self) -> Server:
-        """The other one."""
+        """The server that is not the primary."""
         primary = self.primary
         return next(server for server in self.servers if server is not primary)
 
     def kill_primary(self) -> Server:
-        """SIGKILL; whom it has hit. The sentinels notice half a second later."""
+        """Kill the primary and return it. The sentinels notice half a second later."""
         primary = self.primary
         primary.kill()
         return primary
 
     def demote_primary(self) -> Server:
-        """A failover on command: who was the primary lives on, as a replica."""
+        """A failover on command: the old primary lives on as a replica. Returns the old primary."""
         primary = self.primary
         # A sentinel that has just seen a failover refuses the next one for a while.
         wait_until(self._asked_for_failover, timeout=WITHIN, what="a sentinel to begin a failover")
@@ -148,12 +154,12 @@ class SentinelSetup:
         wait_until(calm, timeout=WITHIN, what="the replica to follow and the sentinels to agree", every=0.1)
 
     def mend(self) -> None:
-        """Start what is dead again, have one follow the other, and wait for calm."""
+        """Start the dead servers again, make one follow the other, and wait for calm."""
         for server in self.servers:
             if not server.running:
                 server.started()
         primary, replica = self.primary, self.replica
-        # The sentinels would see to both too, some ten seconds later.
+        # The sentinels would do both too, but about ten seconds later.
         if not _is_primary(primary):
             _obey(primary, "NO", "ONE")
         if not _follows(replica, primary):

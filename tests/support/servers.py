@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -19,7 +20,7 @@ KINDS: tuple[Kind, ...] = ("valkey", "redis")
 
 
 def available_kinds() -> tuple[Kind, ...]:
-    """Those of "valkey" and "redis" that this machine can run, in this order."""
+    """The kinds that this machine can run, Valkey first."""
     return tuple(kind for kind in KINDS if binary(kind))
 
 
@@ -36,8 +37,12 @@ def _valkey_in_wheel() -> str | None:
     return next(map(str, Path(package.origin).parent.glob("_binaries/*/valkey-server")), None)
 
 
+#: What most tests run on. The tests of the scripts and of the lock itself run on every kind.
+DEFAULT_KIND: Kind = os.environ.get("CELERY_RLOCK_TEST_SERVER") or next(iter(available_kinds()), "valkey")  # type: ignore[assignment]
+
+
 class Server(Daemon):
-    """One server process, its memory empty at every start and its port the same for its whole life."""
+    """One server process, empty at every start, always on the same port."""
 
     ready_within = 15.0
 
@@ -47,11 +52,17 @@ class Server(Daemon):
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._flags = flags
+        self._flags_once: dict[str, object] = {}
 
     @classmethod
     def start(cls, kind: Kind, **flags: object) -> Server:
         """A ready server; `tcp_backlog=9` becomes `--tcp-backlog 9`, and a tuple several words."""
         return cls(kind, **flags).started()
+
+    def launch(self, **flags: object) -> None:
+        """Start the process without waiting for it to be ready; `flags` hold for this start only."""
+        self._flags_once = flags
+        super().launch()
 
     def command(self) -> list[str]:
         executable = binary(self.kind)
@@ -64,10 +75,8 @@ class Server(Daemon):
             "appendonly": "no",
             "dir": self.directory,
         }
-        return [
-            executable,
-            *(word for name, value in {**defaults, **self._flags}.items() for word in _flag(name, value)),
-        ]
+        flags = {**defaults, **self._flags, **self._flags_once}
+        return [executable, *(word for name, value in flags.items() for word in _flag(name, value))]
 
     def is_ready(self) -> bool:
         """PING answers, and it is this process that answers."""
@@ -82,14 +91,14 @@ class Server(Daemon):
         return bare_client(self.url, **options)
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay, nothing answers until `resume`."""
+        """SIGSTOP: connections stay, and the server answers nothing until `resume`."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
     def stop(self, timeout: float = 0.0) -> None:
-        """End it at once: there is nothing to save."""
+        """End it at once: it has nothing to save."""
         super().stop(timeout)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of a folder measured, as a table at the end of a page in docs/."""
+"""A table of what tests measured, written to the end of a page in docs/."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Table:
         return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n\n" + _where()
 
     def write(self, page: Path) -> None:
-        """Put the table in the place of the one that the page has; what stands before it stays."""
+        """Replace the page's table by this one; the text before it stays."""
         begin = f"<!-- measured: make {self.target} writes everything below -->"
         before = page.read_text().partition(begin)[0] if page.exists() else ""
         page.write_text(f"{before}{begin}\n\n{self.markdown()}")
 
     def tell(self, terminalreporter: Any) -> None:
-        """Show it, and write it if that is wanted; with xdist each process has a part of it."""
+        """Print the table, and write it to the page that `variable` names; with xdist only a part of it."""
         if not self.rows:
             return
         terminalreporter.section(self.name)

@@ -1,4 +1,4 @@
-"""The test support itself: what the other tests take for granted."""
+"""The test support itself: the other tests rely on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.support.daemon import ROOT
 from tests.support.faults import named
 from tests.support.processes import alive, wait_until
 from tests.support.proxy import Proxy
-from tests.support.servers import Server, available_kinds
+from tests.support.rabbit import Rabbit
+from tests.support.servers import DEFAULT_KIND, Server, available_kinds
 from tests.support.workers import Beat, Worker
 
 pytestmark = pytest.mark.skipif(
@@ -26,9 +27,15 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+NEEDS_RABBIT = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Rabbit.available(), reason="no RabbitMQ on this machine"),
+]
+
+
 @pytest.fixture
 def server():
-    with Server.start(available_kinds()[0]) as server:
+    with Server.start(DEFAULT_KIND) as server:
         yield server
 
 
@@ -41,7 +48,7 @@ def proxy(server):
 
 
 @pytest.mark.parametrize("kind", available_kinds())
-def test_restarted_server_keeps_its_port_and_forgets_its_data(kind):
+def test_a_restarted_server_keeps_its_port_and_loses_its_data(kind):
     with Server.start(kind, maxmemory="64mb") as server, server.client() as client:
         client.set("a", 1)
         assert client.info("memory")["maxmemory"] == 64 * 1024 * 1024
@@ -53,7 +60,7 @@ def test_restarted_server_keeps_its_port_and_forgets_its_data(kind):
         assert client.get("a") is None
 
 
-def test_paused_server_answers_once_resumed(server):
+def test_a_paused_server_answers_when_it_is_resumed(server):
     with server.client(socket_timeout=0.2) as client:
         server.pause()
         with pytest.raises(redis.TimeoutError):
@@ -62,9 +69,9 @@ def test_paused_server_answers_once_resumed(server):
         assert client.ping()
 
 
-def test_server_that_cannot_start_says_why():
+def test_a_server_that_cannot_start_says_why():
     with pytest.raises(AssertionError, match="nonsense"):
-        Server.start(available_kinds()[0], nonsense="yes")
+        Server.start(DEFAULT_KIND, nonsense="yes")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +89,7 @@ def test_a_lost_reply_hides_a_command_that_was_executed(server, proxy, how, erro
         assert [b"RPUSH", b"list", b"b"] in proxy.seen
 
 
-def test_losing_one_reply_of_a_pipeline_passes_on_those_before_it(server, proxy):
+def test_the_replies_before_a_lost_one_of_a_pipeline_arrive(server, proxy):
     with bare_client(proxy.url) as client, server.client() as direct:
         client.ping()
         connection = client.connection_pool.get_connection()
@@ -106,7 +113,7 @@ def test_a_dropped_request_never_reaches_the_server(server, proxy):
         assert client.set("a", 2)
 
 
-def test_pub_sub_passes_the_proxy(proxy):
+def test_pub_sub_works_through_the_proxy(proxy):
     with bare_client(proxy.url) as client, client.pubsub(ignore_subscribe_messages=True) as listener:
         listener.subscribe("news", "weather")
         wait_until(lambda: client.pubsub_numsub("weather")[0][1] == 1)
@@ -116,7 +123,7 @@ def test_pub_sub_passes_the_proxy(proxy):
 
 
 @pytest.mark.parametrize("protocol", ["resp", "raw"])
-def test_refuse_freeze_and_their_ends(server, protocol):
+def test_a_proxy_refuses_and_accepts_freezes_and_thaws(server, protocol):
     with Proxy(server.port, protocol=protocol) as proxy, server.client() as direct:
         client = bare_client(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=0.2)
         client.ping()
@@ -134,8 +141,8 @@ def test_refuse_freeze_and_their_ends(server, protocol):
         client.close()
 
 
-def test_worker_runs_a_task_in_a_pool_child_and_dies_whole(server):
-    env = {"CELERY_BROKER_URL": server.url, "CELERY_RESULT_BACKEND": server.url}
+def test_the_pool_of_a_killed_worker_dies_too(server):
+    env = {"RLOCK_TEST_BROKER": server.url, "RLOCK_TEST_BACKEND": server.url}
     app = Celery(broker=server.url, backend=server.url, set_as_current=False)
     with Worker.start("tests.support.proj:app", env=env) as worker:
         assert app.send_task("tests.support.proj.pid").get(timeout=10) in worker.children()
@@ -145,27 +152,66 @@ def test_worker_runs_a_task_in_a_pool_child_and_dies_whole(server):
     app.close()
 
 
-def test_beat_starts_and_stops(server):
-    with Beat.start("tests.support.proj:app", env={"CELERY_BROKER_URL": server.url}) as beat:
+def test_a_beat_starts_and_stops(server):
+    with Beat.start("tests.support.proj:app", env={"RLOCK_TEST_BROKER": server.url}) as beat:
         assert beat.running
     assert not beat.running
 
 
 SESSION = """
-import time
-from tests.support.servers import Server, available_kinds
-print(Server.start(available_kinds()[0]).pid, flush=True)
+import sys, time
+import psutil
+from tests.support.rabbit import Rabbit
+from tests.support.servers import Server, DEFAULT_KIND
+from tests.support.workers import Beat, Worker
+server = Server.start(DEFAULT_KIND)
+env = {"RLOCK_TEST_BROKER": server.url, "RLOCK_TEST_BACKEND": server.url}
+kept = [server, *(kind.start("tests.support.proj:app", env=env) for kind in (Worker, Beat))]
+if "rabbit" in sys.argv:
+    kept.append(Rabbit.start())
+print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
 time.sleep(60)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
-def test_a_killed_test_process_leaves_no_server(tmp_path):
+@pytest.mark.parametrize(
+    "more", [[], pytest.param(["rabbit"], marks=NEEDS_RABBIT)], ids=["redis", "rabbitmq"]
+)
+def test_a_killed_test_process_leaves_no_process(tmp_path, more):
+    """Server, worker with its pool, beat, and RabbitMQ with its port mapper."""
     env = {**os.environ, "TMPDIR": str(tmp_path)}  # it cannot remove its directory
     with subprocess.Popen(
-        [sys.executable, "-c", SESSION], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SESSION, *more], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True
     ) as session:
-        server = psutil.Process(int(session.stdout.readline()))
-        assert alive(server)
+        family = [psutil.Process(int(pid)) for pid in session.stdout.readline().split()]
+        assert len(family) >= 4
         session.send_signal(signal.SIGKILL)
-        wait_until(lambda: not alive(server), what="the end of the server")
+        wait_until(lambda: not any(map(alive, family)), what="the end of all its processes")
+
+
+IN_BACKGROUND = """
+import signal, sys, time
+from pathlib import Path
+from tests.support.processes import start
+log = Path(sys.argv[1])
+process = start([sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"], log=log)
+while "ready" not in log.read_text():
+    time.sleep(0.02)
+process.send_signal(signal.SIGINT)
+print(process.wait(20))
+"""
+
+
+def test_a_started_process_reacts_to_sigint_though_the_tests_ignore_it(tmp_path):
+    """A shell ignores SIGINT in a command that it runs in the background, and children inherit that."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_BACKGROUND, str(tmp_path / "log")],
+        cwd=ROOT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert int(done.stdout) == -signal.SIGINT

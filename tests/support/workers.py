@@ -13,8 +13,7 @@ QUIET = ("gossip", "mingle", "heartbeat")
 
 
 class Worker(Daemon):
-    """A worker of `app` ("package.module:attribute"); broker and backend come from the app or from `env`
-    (CELERY_BROKER_URL, CELERY_RESULT_BACKEND).
+    """A worker of `app` ("package.module:attribute"); `env` adds to its environment.
 
     `hostname` is the node name, a unique one by default; `args` are appended to the command line;
     `without=()` turns gossip, mingle and heartbeat on again.
@@ -51,7 +50,7 @@ class Worker(Daemon):
 
 
 class Beat(Daemon):
-    """One scheduler with a schedule file of its own, which survives `restart`."""
+    """One scheduler. Its schedule file survives `restart`."""
 
     def __init__(self, app: str, *, env: Mapping[str, str] | None = None, args: Sequence[str] = ()) -> None:
         super().__init__("beat", env)

@@ -6,7 +6,7 @@ import pytest
 from celery import Celery
 
 from celery_rlock import ConfigurationError, LockedTask
-from celery_rlock.options import NAMES, Options, resolve, unknown_settings
+from celery_rlock.options.options import NAMES, Options, resolve, unknown_settings
 
 
 def define(app=None, **options):
@@ -98,6 +98,16 @@ BAD = [
     ("ttl", "30"),
     ("ttl", True),
     ("ttl", None),
+    ("limit", 0),
+    ("limit", -3),
+    ("limit", "5"),
+    ("limit", 2.0),
+    ("limit", True),
+    ("limit", None),
+    ("limit", 10_001),
+    ("limit", []),
+    ("limit", [2, 0]),
+    ("limit", [2, "x"]),
     ("max_hold", 0),
     ("max_hold", "1h"),
     ("wait", -0.1),
@@ -115,6 +125,13 @@ BAD = [
     ("hold_at_least", -1),
     ("from", "send"),
     ("until", "end"),
+    ("pending", -1),
+    ("pending", True),
+    ("pending", "1"),
+    ("pending", 1.0),
+    ("pending", math.nan),
+    ("pending", None),
+    ("pending", 1_001),
     ("queue_ttl", 0),
     ("duplicate", "drop"),
     ("replicas", -1),
@@ -142,6 +159,78 @@ def test_a_bad_value_in_the_settings_is_an_error_too(name, value):
         define(app)
 
 
+@pytest.mark.parametrize(
+    ("key", "limit"), [("k", [1, 2]), (["k:{account_id}", "l"], [1]), (["k:{account_id}", "l"], [1, 2, 3])]
+)
+def test_as_many_limits_as_keys(key, limit):
+    """Semantics 16."""
+    with pytest.raises(ConfigurationError, match=r"task sync: lock_limit has . entries, but lock_key has ."):
+        define(lock_key=key, lock_limit=limit)
+    define(lock_key=["k:{account_id}", "l"], lock_limit=[1, lambda account_id: 2])
+
+
+@pytest.mark.parametrize("limit", [2, [2], lambda account_id: 1])
+def test_a_limit_is_refused_with_a_lock_from_publish(limit):
+    """Semantics 17."""
+    with pytest.raises(ConfigurationError, match='lock_limit does not work with lock_from="publish"'):
+        define(lock_limit=limit, lock_from="publish")
+    define(lock_limit=1, lock_from="publish")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({}, 'set lock_from="publish"'),
+        ({"lock_from": "run"}, 'set lock_from="publish"'),
+        ({"lock_from": "publish", "lock_limit": 2}, "lock_limit does not work"),
+        ({"lock_from": "publish", "lock_until": "start"}, "leave one of them out"),
+        ({"lock_from": "publish", "lock_busy": "skip"}, 'set lock_busy="retry"'),
+        ({"lock_from": "publish", "lock_busy": "fail"}, 'set lock_busy="retry"'),
+        ({"lock_from": "publish", "lock_busy": "reject"}, 'set lock_busy="retry"'),
+        ({"lock_from": "publish", "lock_unavailable": "run"}, 'set lock_unavailable="retry"'),
+    ],
+)
+def test_options_with_which_a_pending_call_could_be_lost_are_refused(options, error):
+    """Semantics 16 and 18."""
+    with pytest.raises(ConfigurationError, match=f"task sync: .*{error}"):
+        define(lock_pending=1, **options)
+    define(lock_pending=0, **{**options, "lock_limit": 1, "lock_from": "publish"})
+    define(lock_pending=1, lock_from="publish")
+
+
+def test_replace_is_refused_where_a_run_could_begin_without_giving_up_its_place():
+    """Semantics 16 and 19."""
+    with pytest.raises(
+        ConfigurationError, match='with lock_duplicate="replace" a run must give up its place'
+    ):
+        define(lock_duplicate="replace", lock_from="publish", lock_unavailable="run")
+
+
+@pytest.mark.parametrize("options", [{"lock_pending": 1}, {"lock_pending": -1}, {"lock_pending": True}])
+def test_a_call_cannot_choose_a_pending_that_does_not_fit(options):
+    """Semantics 16: nothing is published."""
+    task = define()
+    with pytest.raises(ConfigurationError, match="lock_pending"):
+        task.apply_async((1,), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"lock_limit": 2}, "lock_limit"),
+        ({"lock_limit": lambda account_id: 2}, "lock_limit"),
+        ({"lock_from": "publish"}, 'lock_from="publish"'),
+    ],
+)
+def test_replacing_is_refused_where_it_cannot_work(options, why):
+    """Semantics 16 and 20: as an option of the task, and as an option of one call."""
+    with pytest.raises(ConfigurationError, match=f'task sync: lock_busy="replace" does not work with {why}'):
+        define(lock_busy="replace", **options)
+    with pytest.raises(ConfigurationError, match=f'lock_busy="replace" does not work with {why}'):
+        define(**options).apply_async((7,), lock_busy="replace")
+    define(lock_busy="replace")
+
+
 def test_every_option_is_tried_with_a_bad_value():
     assert {name for name, _ in BAD} == set(NAMES)
 
@@ -152,12 +241,71 @@ def test_an_unknown_option_says_what_was_meant():
         define(lock_tll=3)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("lock_timeout", "lock_ttl"),
+        ("lock_expiry", "lock_ttl"),
+        ("lock_blocking_timeout", "lock_wait"),
+        ("lock_unique_on", "lock_key"),
+        ("lock_raise_on_duplicate", "lock_duplicate"),
+    ],
+)
+def test_what_other_locks_call_an_option_is_understood(theirs, ours):
+    """Semantics 16: unknown option."""
+    with pytest.raises(ConfigurationError, match=f"unknown option '{theirs}', did you mean '{ours}'"):
+        define(**{theirs: 3})
+
+
 @pytest.mark.parametrize("name", ["rlock_backof", "CELERY_RLOCK_BACKOF"])
 def test_an_unknown_setting_says_what_was_meant(name):
     """Semantics 16: unknown setting."""
     assert unknown_settings({name: 3}) == ["unknown option 'rlock_backof', did you mean 'rlock_backoff'?"]
     with pytest.raises(ConfigurationError, match="did you mean 'rlock_backoff'"):
         resolve(LockedTask, {name: 3})
+
+
+def test_a_misspelt_option_that_is_a_function_is_no_method():
+    """Semantics 16."""
+    with pytest.raises(ConfigurationError, match="did you mean 'lock_busy'"):
+        define(lock_bussy=lambda task, error: "skip")
+
+
+def test_methods_of_the_users_own_are_no_options():
+    class Account(LockedTask):
+        name = "account"
+
+        def lock_account(self):
+            return "locked"
+
+        @classmethod
+        def lock_all(cls):
+            return "locked"
+
+        @property
+        def lock_state(self):
+            return "locked"
+
+        def run(self):
+            return self.lock_account()
+
+    app = Celery("unit", set_as_current=False)
+    assert app.register_task(Account()).lock_state == "locked"
+
+
+def test_settings_of_the_users_own_are_no_options():
+    app = Celery("unit", set_as_current=False)
+    settings = {"REDIS_RLOCK_TIMEOUT": 5, "MY_RLOCK_TTL": 6, "CELERY_RLOCK_TTL": 7}
+    app.config_from_object(settings, namespace="CELERY")
+    assert options_of(define(app)).ttl == 7
+
+
+def test_the_apps_own_namespace_counts():
+    """Semantics 16: unknown setting."""
+    app = Celery("unit", set_as_current=False)
+    app.config_from_object({"TASKS_RLOCK_TTTL": 7}, namespace="TASKS")
+    with pytest.raises(ConfigurationError, match="did you mean 'rlock_ttl'"):
+        define(app)
 
 
 def test_known_settings_are_known():

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from celery_rlock.waiter import BUSY_ATTEMPTS
-from celery_rlock.worker.overtaken import begins, is_overtaken
+from celery_rlock.options.headers import LockHeaders
+from celery_rlock.server.owner import Owner, new_delivery
+from celery_rlock.worker.request import is_overtaken, note_begun
 
 
-def delivery(attempts, retries=0, task_id="one"):
-    return SimpleNamespace(id=task_id, request_dict={BUSY_ATTEMPTS: attempts, "retries": retries})
+def delivery(attempts, retries=0, replaced=0, task_id="one"):
+    headers = LockHeaders(busy_attempts=attempts)
+    owner = Owner("worker", new_delivery(retries, replaced), task_id)
+    return SimpleNamespace(rlock_owner=owner, rlock_headers=headers)
 
 
 def test_a_delivery_is_overtaken_when_a_later_one_has_begun():
-    first, second, other = delivery(None), delivery(1), delivery(None, task_id="another")
-    begins(first)
+    first, second, other = delivery(0), delivery(1), delivery(0, task_id="another")
+    note_begun(first)
     assert not is_overtaken(first)
-    begins(second)
+    note_begun(second)
     assert is_overtaken(first)
     assert not is_overtaken(second)
     assert not is_overtaken(other)
 
 
 def test_the_tasks_own_retry_begins_anew():
-    begins(delivery(3))
-    assert not is_overtaken(delivery(None, retries=1))
+    note_begun(delivery(3))
+    assert not is_overtaken(delivery(0, retries=1))
+    assert not is_overtaken(delivery(0, replaced=1))

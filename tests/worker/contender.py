@@ -1,6 +1,7 @@
-"""A process whose threads take a lock in turn: `python -m tests.waking.contender URL KEY THREADS ROUNDS`.
+"""A process whose threads take a lock in turn: `python -m tests.worker.contender URL KEY THREADS ROUNDS`.
 
-Under the lock each adds one to a counter, as carelessly as it can.
+Under the lock each thread adds one to a counter in Redis, by a read and a write. Without the lock that would
+lose additions.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ import sys
 import threading
 import time
 
-from celery_rlock.core.client import connect
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.scripts import Scripts
+from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.server.client import connect
+from celery_rlock.server.lock_server import RedisLockServer
 from tests.support.clients import bare_client
 from tests.support.daemon import Daemon
 
 
 class Contender(Daemon):
-    """Such a process; ready as soon as it runs, for it may have to wait."""
+    """Such a process. It is ready as soon as it runs, because it may have to wait for the lock."""
 
     def __init__(self, server, key, *, threads=1, rounds=1):
         super().__init__("contender")
@@ -35,7 +36,7 @@ def counter(key):
 
 
 def contend(url, key, rounds):
-    lock = RLock(key, scripts=Scripts(connect(url)))
+    lock = ReentrantLock(key, lock_server=RedisLockServer(connect(url)))
     with bare_client(url) as client:
         for _ in range(rounds):
             with lock:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
+import weakref
 
 import pytest
 from celery import Celery, _state, chain, chord, group
 
 from celery_rlock import LockBusy, LockedTask, LockNotHeld, LockUnavailable, RLock, current_lock
-from tests.support.processes import free_port
+from tests.support import outages
+from tests.support.fixtures import holder
+from tests.support.outages import unreachable_url
+from tests.support.processes import wait_until
 
 
 @pytest.fixture
@@ -110,16 +115,46 @@ def test_eager_canvas_runs_to_its_end(app, work):
     assert chord([work.si("k", 1)], work.si("k", 7))().get() == 7
 
 
-def test_a_server_that_is_away_is_tried_with_a_bound(app, work):
-    app.conf.rlock_url = f"redis://127.0.0.1:{free_port()}/0"
-    start = time.monotonic()
-    with pytest.raises(LockBusy, match="nobody knows"):
-        work("k")
-    assert 1 <= time.monotonic() - start < 15
+@pytest.mark.parametrize("call", ["direct", "apply", "always eager"])
+def test_a_server_that_is_away_is_told_soon_and_with_the_reason(app, call):
+    """Semantics 13: it does not wait as long as it would for a busy lock, here an hour."""
+    app.conf.update(rlock_url=unreachable_url(), task_always_eager=True, task_eager_propagates=True)
+
+    @app.task(base=LockedTask, shared=False, lock_key="k", lock_ttl=3600)
+    def work():
+        return None
+
+    calls = {"direct": work, "apply": work.apply, "always eager": work.delay}
+    with pytest.raises(LockUnavailable, match=r"lock 'k' is unavailable: .*refused"):
+        calls[call]()
+
+
+def test_a_server_that_goes_away_while_a_call_waits_is_told_too(app, server, proxy):
+    app.conf.update(rlock_url=proxy.url, rlock_ttl=3600)
+
+    @app.task(base=LockedTask, shared=False, lock_key="k")
+    def waiting():
+        return None
+
+    task, errors = app.tasks[waiting.name], []
+
+    def call():
+        app.set_current()
+        with pytest.raises(LockUnavailable) as raised:
+            task()
+        errors.append(raised.value)
+
+    with holder(server)("k"):
+        thread = threading.Thread(target=call)
+        thread.start()
+        wait_until(lambda: any(b"SUBSCRIBE" in seen[0] for seen in proxy.seen), what="the call to wait")
+        with outages.refused(proxy):
+            thread.join(30)
+    assert errors
 
 
 def test_a_server_that_is_away_fails_at_once_if_asked_to(app):
-    app.conf.rlock_url = f"redis://127.0.0.1:{free_port()}/0"
+    app.conf.rlock_url = unreachable_url()
 
     @app.task(base=LockedTask, shared=False, lock_unavailable="fail")
     def needing():
@@ -161,7 +196,8 @@ def test_threads_that_share_a_task_object_have_each_its_own_lock(app):
     assert seen == {"a": "a", "b": "b"}
 
 
-def test_a_users_own_call_method_still_works(app, client):
+def test_a_users_own_call_method_runs_inside_the_lock(app, client):
+    """Semantics 21: also eagerly, and the run keeps the request of `apply`."""
     seen = []
 
     class Timed(LockedTask):
@@ -178,7 +214,19 @@ def test_a_users_own_call_method_still_works(app, client):
 
     result = work.apply()
     assert result.get() == result.id
-    assert seen == [False, True]
+    assert seen == [True, True]
+
+
+def test_a_call_that_has_ended_leaves_nothing_in_memory(app):
+    requests = []
+
+    @app.task(base=LockedTask, bind=True, shared=False, lock_key="k")
+    def work(self):
+        requests.append(weakref.ref(self.request))
+
+    work.apply()
+    gc.collect()
+    assert [request() for request in requests] == [None]
 
 
 def test_extend_inside_a_task(app, client):

@@ -1,4 +1,4 @@
-"""Semantics 13: canvas-safe. Nothing hangs, no successor is lost."""
+"""Semantics 13: a locked task is safe in a canvas. No result hangs, and no successor is lost."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from celery import chain, chord, group, states
 from celery.exceptions import ChordError, TaskRevokedError
 
 from tests.support.processes import wait_until
+from tests.worker.awaiting import await_state
 
 pytestmark = pytest.mark.usefixtures("fleet")
 
@@ -17,14 +18,14 @@ def test_a_chain_on_one_key_never_finds_its_own_lock_busy(proj, name, fleet, tur
     result = chain(proj.work.si(name, 0), proj.work.si(name, 0), proj.work.si(name, 0))()
     last = result.get(timeout=30)
     ids = [last["id"], result.parent.id, result.parent.parent.id]
-    assert not [worker for worker in fleet for task_id in ids if f"[{task_id}] retry" in worker.log]
+    assert not [worker for worker in fleet for task_id in ids if f"[{task_id}] waits" in worker.log]
 
 
 def test_a_chain_waits_for_a_busy_lock_and_goes_on(proj, name, hold):
     """Semantics 13: chain."""
     with hold(name):
         result = chain(proj.work.si(f"{name}-a", 0), proj.work.si(name, 0), proj.work.si(f"{name}-b", 0))()
-        wait_until(lambda: result.parent.state == states.RETRY, timeout=20, what="the second task to wait")
+        await_state(result.parent, states.RETRY)
     assert result.get(timeout=20)["id"] == result.id
 
 
@@ -54,14 +55,14 @@ def test_a_link_is_called_after_a_busy_retry(proj, name, hold):
     """Semantics 13: link."""
     with hold(name):
         result = proj.work.apply_async((name, 0), link=proj.work.si(f"{name}-linked", 0))
-        wait_until(lambda: result.state == states.RETRY, timeout=20, what="the task to wait")
+        await_state(result, states.RETRY)
     result.get(timeout=20)
     linked = wait_until(lambda: result.children, timeout=20, what="the linked task")
     assert linked[0].get(timeout=20)["held"]
 
 
 def test_a_skip_in_a_chord_ends_in_its_errback(proj, name, hold, records):
-    """Semantics 11 and 13: a chord ends in its errback, nobody's get() hangs."""
+    """Semantics 11 and 13: a chord ends in its errback, and no `get()` hangs."""
     with hold(name):
         body = proj.add_up.s().on_error(proj.note_error.s())
         result = chord([proj.skipping.si(f"{name}-free"), proj.skipping.si(name)], body)()
@@ -73,7 +74,7 @@ def test_a_skip_in_a_chord_ends_in_its_errback(proj, name, hold, records):
 
 
 def test_a_skip_in_a_chain_ends_the_chain(proj, name, hold, records):
-    """Semantics 11 and 13: the last result of a chain says why nothing came."""
+    """Semantics 11 and 13: the last result of a chain says why the chain ended."""
     with hold(name):
         result = chain(proj.skipping.si(name), proj.work.si(f"{name}-never", 0))()
         with pytest.raises(TaskRevokedError, match="is held by"):
@@ -82,7 +83,7 @@ def test_a_skip_in_a_chain_ends_the_chain(proj, name, hold, records):
 
 
 def test_a_skip_in_a_group_ends_the_group(proj, name, hold):
-    """Semantics 11."""
+    """Semantics 11: the other members run."""
     with hold(name):
         free, skipped = (result := group(proj.skipping.si(f"{name}-free"), proj.skipping.si(name))()).results
         with pytest.raises(TaskRevokedError):

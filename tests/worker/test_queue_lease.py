@@ -1,4 +1,4 @@
-"""How long a queued task keeps its key, and what is refused before anything is published."""
+"""How long a queued task keeps its key, and which calls are refused before they are published."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from celery_rlock import ConfigurationError
-from tests.support.processes import free_port
+from tests.support.outages import unreachable_url
 from tests.support.proxy import Proxy
-from tests.unique.conftest import port_of
 
 TTL = 3600
 ROOM = 60
@@ -37,17 +36,17 @@ LEASES = [
 
 @pytest.mark.parametrize(("options", "seconds"), LEASES)
 def test_the_lease_goes_beyond_the_eta_but_not_beyond_the_expiry(
-    proj, name, idle, lease_of, options, seconds
+    proj, name, queue, lease_of, options, seconds
 ):
     made = {option: value() if callable(value) else value for option, value in options.items()}
-    proj.once.apply_async((name,), queue=idle, **made)
+    proj.once.apply_async((name,), queue=queue, **made)
     assert seconds - ROOM < lease_of(name) <= seconds
 
 
-def test_the_tasks_own_expiry_counts_and_the_calls_goes_before(proj, name, idle, lease_of):
-    proj.once_in_time.apply_async((name,), queue=idle)
+def test_the_expiry_of_the_task_counts_unless_the_call_has_one(proj, name, queue, lease_of):
+    proj.once_in_time.apply_async((name,), queue=queue)
     assert lease_of(name) <= 101
-    proj.once_in_time.apply_async((f"{name}-2",), queue=idle, expires=500)
+    proj.once_in_time.apply_async((f"{name}-2",), queue=queue, expires=500)
     assert 101 < lease_of(f"{name}-2") <= 501
 
 
@@ -56,62 +55,62 @@ def test_the_tasks_own_expiry_counts_and_the_calls_goes_before(proj, name, idle,
     [{"eta": lambda: after(-2 * TTL)}, {"expires": lambda: after(-10)}, {"countdown": -2 * TTL}],
     ids=["eta", "expires", "countdown"],
 )
-def test_what_is_over_already_is_refused(proj, name, idle, messages, holder, options):
-    """Semantics 16: a clear error, nothing published, no lock left."""
+def test_a_call_that_has_expired_already_is_refused(proj, name, queue, messages, holder, options):
+    """Semantics 16: a clear error, no message, no lock."""
     made = {option: value() if callable(value) else value for option, value in options.items()}
     with pytest.raises(ConfigurationError, match="over before it is published"):
-        proj.once.apply_async((name,), queue=idle, **made)
-    assert (messages(idle), holder(name)) == ([], None)
+        proj.once.apply_async((name,), queue=queue, **made)
+    assert (messages(queue), holder(name)) == ([], None)
 
 
-def test_the_bound_ends_what_purge_forgot(proj, name, idle, messages, holder, await_free):
-    first = proj.once.apply_async((name,), queue=idle, lock_queue_ttl=2)
+def test_the_lease_of_a_purged_task_ends(proj, name, queue, messages, holder, await_free):
+    first = proj.once.apply_async((name,), queue=queue, lock_queue_ttl=1)
     with proj.app.connection_for_write() as connection:
-        assert connection.default_channel.queue_purge(idle) == 1
+        assert connection.default_channel.queue_purge(queue) == 1
     assert holder(name) == f"queued:{first.id}"
     await_free(name)
-    assert proj.once.apply_async((name,), queue=idle).id != first.id
-    assert len(messages(idle)) == 1
+    assert proj.once.apply_async((name,), queue=queue).id != first.id
+    assert len(messages(queue)) == 1
 
 
-def test_an_argument_that_cannot_be_serialized_leaves_no_lock(proj, name, idle, messages, holder):
-    """Semantics 16."""
+def test_an_argument_that_cannot_be_serialized_leaves_no_lock(proj, name, queue, messages, holder):
+    """Semantics 16: the caller gets the error."""
     with pytest.raises(Exception, match="not JSON serializable"):
-        proj.once.apply_async((name, object()), queue=idle)
-    assert (messages(idle), holder(name)) == ([], None)
+        proj.once.apply_async((name, object()), queue=queue)
+    assert (messages(queue), holder(name)) == ([], None)
 
 
-def test_a_failing_publish_of_the_same_id_frees_not_what_the_first_has(proj, name, idle, holder):
-    """Semantics 3: the first message is queued."""
-    first = proj.once.apply_async((name,), queue=idle, task_id=f"id-{name}")
+def test_a_failing_publish_of_the_same_id_does_not_free_the_key_of_the_first(proj, name, queue, holder):
+    """Semantics 3: the first message is still queued."""
+    first = proj.once.apply_async((name,), queue=queue, task_id=f"id-{name}")
     with pytest.raises(Exception, match="not JSON serializable"):
-        proj.once.apply_async((name, object()), queue=idle, task_id=first.id)
+        proj.once.apply_async((name, object()), queue=queue, task_id=first.id)
     assert holder(name) == f"queued:{first.id}"
 
 
-def test_arguments_that_do_not_fit_leave_no_lock(proj, name, idle, messages):
-    """Semantics 16."""
+def test_arguments_that_do_not_fit_leave_no_lock(proj, name, queue, messages, holder):
+    """Semantics 16: the caller gets the error."""
     with pytest.raises(TypeError):
-        proj.once.apply_async((name, 0, None, "too many"), queue=idle)
-    assert messages(idle) == []
+        proj.once.apply_async((name, 0, None, False, "too many"), queue=queue)
+    assert (messages(queue), holder(name)) == ([], None)
 
 
-def test_a_broker_that_is_away_leaves_no_lock(proj, name, idle, holder):
-    with proj.app.connection_for_write(url=f"redis://127.0.0.1:{free_port()}/0") as connection:
+def test_a_broker_that_is_away_leaves_no_lock(proj, name, queue, holder):
+    with proj.app.connection_for_write(url=unreachable_url()) as connection:
         producer = proj.app.amqp.Producer(connection, auto_declare=False)
         with pytest.raises(Exception, match="refused"):
-            proj.once.apply_async((name,), queue=idle, producer=producer, retry=False)
+            proj.once.apply_async((name,), queue=queue, producer=producer, retry=False)
     assert holder(name) is None
 
 
-def test_a_broker_that_fails_in_the_middle_leaves_no_lock(proj, name, idle, holder, environment):
+def test_a_broker_that_fails_during_the_publish_leaves_no_lock(proj, name, queue, holder, fleet_redis):
     with (
-        Proxy(port_of(environment["RLOCK_TEST_BROKER"])) as proxy,
+        Proxy(fleet_redis.port) as proxy,
         proj.app.connection_for_write(url=proxy.url) as connection,
     ):
         producer = proj.app.amqp.Producer(connection, auto_declare=False)
         rule = proxy.drop_request(lambda command: command[0].upper() == b"LPUSH", times=100)
         with pytest.raises(Exception, match="losed"):
-            proj.once.apply_async((name,), queue=idle, producer=producer, retry=False)
+            proj.once.apply_async((name,), queue=queue, producer=producer, retry=False)
         assert rule.left < 100
     assert holder(name) is None

@@ -4,46 +4,31 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from celery import states
 
-from tests.support.processes import wait_until
-from tests.waking.fleet import SOON
+from tests.worker.awaiting import SOON, await_state, revoke
 
-#: Were the turn not passed on, each of them would cost the second that a woken waiter may take.
+#: If the turn were not passed on, each of them would cost the second that a woken waiter has.
 MANY = 30
-
-
-@pytest.fixture
-def revoke(app, fleet):
-    """Every worker knows of it afterwards."""
-    names = [worker.nodename for worker in fleet]
-
-    def revoke(sent):
-        ids = [task.id for task in sent]
-        options = {"destination": names, "reply": True, "timeout": 5, "limit": len(names)}
-        wait_until(
-            lambda: len(app.control.revoke(ids, **options)) == len(names),
-            timeout=SOON,
-            what="every worker to know",
-        )
-
-    return revoke
+#: Long enough for all of them to find the lock busy, also on a loaded machine.
+EXPIRES = 4
 
 
 def await_revoked(sent):
     for task in sent:
-        wait_until(lambda task=task: task.state == states.REVOKED, timeout=SOON, what="state REVOKED")
+        await_state(task, states.REVOKED)
 
 
-def test_a_revoked_waiter_never_runs_and_passes_its_turn_on(fleet, send, revoke, name, hold, waiters, starts):
+def test_a_revoked_waiter_never_runs_and_passes_its_turn_on(
+    fleet, send, publisher, name, hold, waiters, starts
+):
     """Semantics 12: at once, however many are revoked."""
     with hold(name):
         sent = [send("work", name) for _ in range(MANY)]
         waiters.await_count(name, MANY)
         last = send("work", name)
         waiters.await_count(name, MANY + 1)
-        revoke(sent)
+        revoke(publisher, fleet, *sent)
     assert last.get(timeout=SOON) == last.id
     await_revoked(sent)
     assert starts(name) == [last.id]
@@ -51,12 +36,13 @@ def test_a_revoked_waiter_never_runs_and_passes_its_turn_on(fleet, send, revoke,
 
 
 def test_an_expired_waiter_never_runs_and_passes_its_turn_on(fleet, send, name, hold, waiters, starts):
+    """Semantics 12: at once, however many have expired."""
     with hold(name):
-        expires = time.time() + 3
-        sent = [send("work", name, expires=3) for _ in range(MANY)]
+        sent = [send("work", name, expires=EXPIRES) for _ in range(MANY)]
+        expires = time.time() + EXPIRES  # all of them have expired then
         last = send("work", name)
         waiters.await_count(name, MANY + 1)
-        time.sleep(max(0, expires + 0.5 - time.time()))
+        time.sleep(max(0, expires + 0.2 - time.time()))
     assert last.get(timeout=SOON) == last.id
     await_revoked(sent)
     assert starts(name) == [last.id]

@@ -1,4 +1,4 @@
-"""`lock_from="publish"`: the queued lock becomes the run's, and goes with it."""
+"""`lock_from="publish"`: the run takes the queued lock over, and frees it at its end."""
 
 from __future__ import annotations
 
@@ -6,40 +6,43 @@ from datetime import datetime, timezone
 from uuid import UUID
 
 import pytest
+from celery import states
 
 from celery_rlock import DuplicateTask
 from tests.support.processes import wait_until
-from tests.unique.conftest import lock
+from tests.worker.awaiting import await_state, lock
 
 pytestmark = pytest.mark.usefixtures("fleet")
 
 
-def test_the_run_takes_the_lock_over(proj, name, holder, await_start, await_free, store, lease_of):
+def test_the_run_takes_the_lock_over(proj, name, holder, await_start, await_free, locks, lease_of, tell):
     """Semantics 14: with a new token; the lease is the run's, not the queue's any more."""
-    result = proj.once.apply_async((name, 1.5), countdown=0.7)
+    result = proj.once.apply_async((name,), {"until_told": True}, countdown=0.7)
     assert holder(name) == f"queued:{result.id}"
-    queued_token = int(store.hget(lock(name), "@token"))
+    queued_token = int(locks.hget(lock(name), "@token"))
     start = await_start(name)
     assert holder(name).endswith(f":{result.id}")
     assert not holder(name).startswith("queued:")
     assert lease_of(name) <= 30
     assert start["token"] > queued_token
+    tell(name)
     assert result.get(timeout=20)["id"] == result.id
     await_free(name)
 
 
-def test_a_duplicate_of_a_running_task_gets_its_result(proj, name, await_start, records):
-    first = proj.once.delay(name, 1.5)
+def test_a_duplicate_of_a_running_task_gets_its_result(proj, name, await_start, records, tell):
+    first = proj.once.delay(name, until_told=True)
     await_start(name)
     second = proj.once.delay(name)
     with pytest.raises(DuplicateTask) as error:
         proj.once.apply_async((name,), lock_duplicate="raise")
+    tell(name)
     assert error.value.task_id == second.id == first.id
     assert second.get(timeout=20)["id"] == first.id
     assert len(records(name)) == 2
 
 
-def test_when_it_has_ended_the_next_one_is_published(proj, name, await_free):
+def test_after_the_end_of_a_run_the_next_call_is_published(proj, name, await_free):
     ids = set()
     for _ in range(3):
         ids.add(proj.once.delay(name).get(timeout=20)["id"])
@@ -54,7 +57,9 @@ def test_a_duplicate_of_a_resting_task_gets_its_result(proj, name, holder):
     assert proj.once.delay(name).get(timeout=20)["id"] == first.id
 
 
-def test_what_was_published_without_the_lock_takes_it_when_it_runs(proj, name, hold, overlaps, records):
+def test_a_task_that_was_published_without_the_lock_takes_it_when_it_runs(
+    proj, name, hold, overlaps, records
+):
     with hold(name):
         results = [proj.once.delay(name, 0.1) for _ in range(2)]
         assert len({result.id for result in results}) == 2
@@ -64,7 +69,7 @@ def test_what_was_published_without_the_lock_takes_it_when_it_runs(proj, name, h
     assert overlaps(name) == 0
 
 
-def test_what_is_sent_by_its_name_takes_the_lock_when_it_runs(proj, name, overlaps, spans):
+def test_a_task_that_is_sent_by_name_takes_the_lock_when_it_runs(proj, name, overlaps, spans):
     """Semantics 1: `send_task` does not see the task's options; its runs are exclusive all the same."""
     results = [proj.once.delay(name, 0.2)]
     results += [proj.app.send_task(proj.once.name, (name, 0.2)) for _ in range(4)]
@@ -75,8 +80,8 @@ def test_what_is_sent_by_its_name_takes_the_lock_when_it_runs(proj, name, overla
     assert overlaps(name) == 0
 
 
-def test_its_own_retry_keeps_the_key(proj, name, holder, await_start, lease_of, await_free):
-    """The lease is the countdown's and lock_queue_ttl."""
+def test_the_tasks_own_retry_keeps_the_key(proj, name, holder, await_start, lease_of, await_free):
+    """The lease is the countdown plus `lock_queue_ttl`."""
     first = proj.once.apply_async((name,), {"retry": 1}, lock_queue_ttl=100)
     await_start(name)
     wait_until(lambda: holder(name) == f"queued:{first.id}", timeout=20, what="the retry to have the key")
@@ -86,29 +91,51 @@ def test_its_own_retry_keeps_the_key(proj, name, holder, await_start, lease_of, 
     await_free(name)
 
 
-def test_a_retry_at_once_runs_too(proj, name, spans, await_free):
+def test_a_retry_with_other_arguments_frees_the_key_of_the_old_ones(proj, name, await_start, await_free):
+    """The next call is published, and runs before the retry."""
+    first = proj.once_elsewhere.delay(name, f"{name}-other")
+    await_start(name)
+    await_free(name)
+    second = proj.once_elsewhere.delay(name, f"{name}-third")
+    assert second.id != first.id
+    for result in (first, second):
+        assert result.get(timeout=30)["retries"] == 1
+    for key in (name, f"{name}-other", f"{name}-third"):
+        await_free(key)
+
+
+def test_a_retry_that_shares_a_key_keeps_that_one_only(proj, name, holder, await_start, await_free):
+    first = proj.once_partly_elsewhere.delay(name, f"{name}-other")
+    await_start(name)
+    await_free(f"{name}-other")
+    wait_until(lambda: holder(name) == f"queued:{first.id}", timeout=20, what="the retry to have the key")
+    assert first.get(timeout=30)["retries"] == 1
+    await_free(name)
+
+
+def test_a_retry_without_a_countdown_runs_too(proj, name, spans, await_free):
     result = proj.once.delay(name, 0.0, retry=0)
     assert result.get(timeout=30)["retries"] == 2
     assert len(spans(name)) == 3
     await_free(name)
 
 
-def test_while_it_waits_for_its_retry_nobody_else_runs(proj, name, holder, records, await_start):
-    first = proj.once.delay(name, 0.0, retry=1)
+def test_no_other_task_runs_while_a_task_waits_for_its_retry(proj, name, starts, await_start):
+    first = proj.once.delay(name, 0.0, retry=0.5)
     await_start(name)
     second = proj.app.send_task(proj.once.name, (name,))
     first.get(timeout=30)
     second.get(timeout=30)
-    ids = [entry["id"] for entry in records(name) if entry["event"] == "start"]
-    assert ids == [first.id] * 3 + [second.id]
+    assert starts(name) == [first.id] * 3 + [second.id]
 
 
-def test_a_busy_retry_is_always_published(proj, name, await_start, overlaps):
-    """Though the same task has the key."""
-    first = proj.once_or_raise.delay(name, 1.5)
+def test_a_busy_retry_is_always_published(proj, name, await_start, overlaps, tell):
+    """The retry is no duplicate, though another call of the same task has the key."""
+    first = proj.once_or_raise.delay(name, until_told=True)
     await_start(name)
     second = proj.app.send_task(proj.once_or_raise.name, (name,))
-    wait_until(lambda: second.state == "RETRY", timeout=20, what="the second to wait")
+    await_state(second, states.RETRY)
+    tell(name)
     assert first.get(timeout=20)["id"] == first.id
     assert second.get(timeout=20)["id"] == second.id
     assert overlaps(name) == 0
@@ -126,9 +153,9 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_the_run_takes_over_the_key_of_any_argument(proj, name, value, store):
+def test_the_run_takes_over_the_key_of_any_argument(proj, name, value, locks):
     """Semantics 15: the caller's value and what the message makes of it have one key."""
-    before = set(store.keys("rlock:*proj.once_of:*"))
+    before = set(locks.keys("rlock:*.once_of:*"))
     proj.once_of.delay(name, value).get(timeout=20)
-    left = set(store.keys("rlock:*proj.once_of:*")) - before
-    assert not [key for key in left if store.type(key) == b"hash"], "the queued lock was not taken over"
+    left = set(locks.keys("rlock:*.once_of:*")) - before
+    assert not [key for key in left if locks.type(key) == b"hash"], "the queued lock was not taken over"

@@ -1,4 +1,4 @@
-"""Signals tell what happens to a task's lock, and a receiver's error reaches nobody."""
+"""Signals tell what happens to a task's lock. A receiver that raises does not disturb the task."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import threading
 import pytest
 from celery import Celery
 
-from celery_rlock import LockBusy, LockedTask, LockUnavailable, RLock, signals
-from tests.support.processes import free_port, wait_until
+from celery_rlock import DuplicateTask, LockBusy, LockedTask, LockUnavailable, RLock, signals
+from tests.support.outages import unreachable_url
+from tests.support.processes import wait_until
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def names(heard):
     return [name for name, *_ in heard]
 
 
-def test_an_ordinary_run_is_acquired_and_released(app, heard):
+def test_a_run_sends_acquired_and_released(app, heard):
     @app.task(base=LockedTask, shared=False, lock_key="k")
     def work():
         return 5
@@ -53,7 +54,7 @@ def test_an_ordinary_run_is_acquired_and_released(app, heard):
     assert [fields["lock"].key for *_, fields in heard] == ["k", "k"]
 
 
-def test_a_failing_run_is_released_once(app, heard):
+def test_a_failing_run_sends_released_once(app, heard):
     @app.task(base=LockedTask, shared=False, lock_key="k", lock_until="postrun")
     def work():
         return 1 / 0
@@ -62,7 +63,7 @@ def test_a_failing_run_is_released_once(app, heard):
     assert names(heard) == ["lock_acquired", "lock_released"]
 
 
-def test_busy_tells_who_and_what_follows(app, heard, server):
+def test_busy_names_the_key_and_the_policy(app, heard, server):
     @app.task(base=LockedTask, shared=False, lock_key="k", lock_busy="fail")
     def work():
         return 5
@@ -85,8 +86,8 @@ def _hold(server, key, done):
 
 
 @pytest.mark.parametrize("action", ["fail", "run"])
-def test_unavailable_tells_why_and_what_follows(app, heard, action):
-    app.conf.rlock_url = f"redis://127.0.0.1:{free_port()}/0"
+def test_unavailable_names_the_policy(app, heard, action):
+    app.conf.rlock_url = unreachable_url()
 
     @app.task(base=LockedTask, shared=False, lock_unavailable=action)
     def work():
@@ -114,3 +115,20 @@ def test_lost_is_told_while_the_run_goes_on(app, heard, client):
     assert work() is False
     fields = {name: fields for name, _, fields in heard}["lock_lost"]
     assert fields["error"].key == fields["lock"].key == "k"
+
+
+@pytest.mark.parametrize("action", ["existing", "raise"])
+def test_a_call_that_is_not_published_sends_duplicate(app, heard, action):
+    @app.task(base=LockedTask, shared=False, lock_key="k", lock_from="publish", lock_duplicate=action)
+    def work():
+        return 5
+
+    first = work.delay()
+    if action == "raise":
+        with pytest.raises(DuplicateTask):
+            work.delay()
+    else:
+        assert work.delay().id == first.id
+    [(name, sender, fields)] = heard
+    assert (name, sender, fields["action"]) == ("lock_duplicate", "work", action)
+    assert (fields["error"].key, fields["error"].task_id) == ("k", first.id)

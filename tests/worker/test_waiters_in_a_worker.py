@@ -1,4 +1,4 @@
-"""What a worker says of its waiters, and what still ends the waiting."""
+"""What a worker shows of its waiting tasks, and what ends their waiting."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import pytest
 from celery import states
 
 from celery_rlock import LockBusy
+from tests.support.fleet import await_rest, deliveries, inspect
 from tests.support.processes import wait_until
-from tests.waking.fleet import SOON, await_rest, deliveries, inspect
+from tests.worker.awaiting import SOON, await_state
 
 
 @pytest.fixture
-def scheduled(app, fleet):
+def scheduled(publisher, fleet):
     """The ids that `celery inspect scheduled` shows, in all workers."""
 
     def shown():
-        answers = inspect(app, fleet, "scheduled").values()
+        answers = inspect(publisher, fleet, "scheduled").values()
         return Counter(entry["request"]["id"] for tasks in answers for entry in tasks)
 
     return shown
@@ -41,14 +42,16 @@ def test_inspect_scheduled_forgets_a_waiter_that_was_woken(scheduled, send, name
     wait_until(lambda: not scheduled()[sent.id], timeout=SOON, what="it to be forgotten")
 
 
-def test_waiters_that_have_gone_leave_the_prefetch_count_as_it_was(app, fleet, send, name, hold, waiters):
-    """What waits needs room beside what runs; a worker that forgets to give it back takes ever more."""
+def test_waiters_that_are_gone_leave_the_prefetch_count_as_it_was(
+    publisher, fleet, send, name, hold, waiters
+):
+    """Each waiting task raises it by one; a worker that did not lower it again would fetch more and more."""
 
     def prefetch():
-        answers = inspect(app, fleet, "stats").values()
+        answers = inspect(publisher, fleet, "stats").values()
         return [answer["prefetch_count"] for answer in answers]
 
-    await_rest(app, fleet)
+    await_rest(publisher, fleet)
     before = sum(prefetch())
     with hold(name):
         sent = [send("work", name) for _ in range(20)]
@@ -68,7 +71,7 @@ def test_max_attempts_bound_the_waiting(fleet, send, name, hold, waiters, record
     assert not records(name)
 
 
-def test_an_attempt_that_is_left_is_woken(fleet, send, name, hold, waiters):
+def test_a_waiter_with_an_attempt_left_is_woken(fleet, send, name, hold, waiters):
     """Semantics 12: with `lock_max_attempts` too."""
     with hold(name):
         sent = send("patient", name)
@@ -79,14 +82,14 @@ def test_an_attempt_that_is_left_is_woken(fleet, send, name, hold, waiters):
 def test_a_callable_is_asked_at_each_end_of_the_backoff(fleet, send, name, hold, waiters, records):
     with hold(name):
         sent = send("choosing", name)
-        wait_until(lambda: sent.state == states.REVOKED, timeout=SOON, what="the callable's choice")
+        await_state(sent, states.REVOKED)
         assert len(records(f"asked:{name}")) == 3
         wait_until(lambda: not waiters(name), timeout=SOON, what="its place to be given up")
     assert not records(name)
 
 
 def test_a_rate_limited_waiter_is_woken(fleet, send, name, hold, waiters):
-    """Semantics 12: Celery schedules it in another way."""
+    """Semantics 12: Celery schedules a rate-limited task in another way."""
     with hold(name):
         sent = [send("rate_limited", name) for _ in range(3)]
         waiters.await_count(name, 3)
@@ -95,19 +98,19 @@ def test_a_rate_limited_waiter_is_woken(fleet, send, name, hold, waiters):
     assert not waiters(name)
 
 
-def test_a_copy_of_the_message_is_woken_to_be_dropped(fleet, send, name, store, waiters, count):
-    """Semantics 10 and 12: at the end of the run that it is a copy of."""
+def test_a_second_delivery_is_woken_to_be_dropped(fleet, send, name, tell, waiters, count):
+    """Semantics 10 and 12: at the end of the run of the first delivery."""
     sent = [send("until_told", name, task_id=f"twice-{name}") for _ in range(2)]
     waiters.await_count(name, 1)
-    store.set(f"told:{name}", 1, ex=60)
-    wait_until(lambda: sent[0].state == states.SUCCESS, timeout=SOON, what="the end of the run")
-    wait_until(lambda: not waiters(name), timeout=SOON, what="the copy's turn")
-    wait_until(lambda: deliveries(fleet)[sent[0].id] == 3, timeout=SOON, what="the copy to come again")
+    tell(name)
+    await_state(sent[0], states.SUCCESS)
+    wait_until(lambda: not waiters(name), timeout=SOON, what="the second delivery to leave")
+    wait_until(lambda: deliveries(fleet)[sent[0].id] == 3, timeout=SOON, what="its wake-up")
     assert count(name, "start") == {sent[0].id: 1}
 
 
 def test_a_waiter_whose_place_was_lost_is_served_by_its_backoff(fleet, send, name, hold, waiters):
-    """Semantics 12: the backoff is the safety net, also when Redis has evicted or forgotten the places."""
+    """Semantics 12: the backoff is the safety net when Redis has evicted or lost the places."""
     with hold(name):
         sent = send("soon_again", name)
         waiters.await_count(name, 1)

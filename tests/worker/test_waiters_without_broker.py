@@ -1,4 +1,4 @@
-"""Waiters lie in their worker unacknowledged: what becomes of them when it stops, or loses its broker."""
+"""A worker keeps its waiting tasks unacknowledged. What happens to them when it stops or loses its broker."""
 
 from __future__ import annotations
 
@@ -7,48 +7,50 @@ import time
 
 import pytest
 
-from tests.faults.fleet import delivered_again_after
+from tests.support.fixtures import sender
+from tests.support.fleet import await_rest, redelivered_after
+from tests.support.outages import refused
 from tests.support.processes import wait_until
 from tests.support.proxy import Proxy
-from tests.waking.fleet import SOON, await_rest, sender
+from tests.worker.awaiting import SOON, WAITING
 
 QUEUE = "broker-loss"
 WAITERS = 6
-TIME_TO_RUN = 0.5  # for a copy that should not
-TIME_TO_END = 0.5  # for an attempt whose message was delivered again, and what follows from it
+#: A second run of a task that ran already would begin within this time.
+TIME_TO_RUN = 0.5
+#: An attempt whose message was redelivered ends within this time.
+TIME_TO_END = 0.5
 
 
 @pytest.fixture(scope="module")
-def send(each_broker, backend):
-    return sender(each_broker, backend)
+def send(broker, backend):
+    return sender(WAITING, broker, backend)
 
 
 @pytest.fixture(scope="module")
-def way(each_broker):
-    """The workers' only way to the broker."""
-    with Proxy(each_broker.port, protocol="raw") as proxy:
+def way(broker):
+    """The workers reach the broker through this proxy only."""
+    with Proxy(broker.port, protocol="raw") as proxy:
         yield proxy
 
 
 @pytest.fixture(scope="module")
-def start_behind_proxy(start_fleet, each_broker, way):
-    url = each_broker.conf.broker_url.replace(str(each_broker.port), str(way.port))
-    return lambda *args, **options: start_fleet(*args, broker=url, **options)
+def start_behind_proxy(start_fleet, broker, way):
+    url = broker.conf.broker_url.replace(str(broker.port), str(way.port))
+    return lambda *args, **options: start_fleet(*args, env={"RLOCK_TEST_BROKER": url}, **options)
 
 
 @pytest.fixture(scope="module")
-def fleet(start_behind_proxy, each_broker):
-    """A worker that lost its Redis cannot give anything back: then the visibility timeout does."""
-    conf = delivered_again_after(5, each_broker)
-    if conf:  # a cut while kombu sweeps would keep it from sweeping again for five minutes
-        conf["broker_transport_options"]["unacked_mutex_expire"] = 1
+def fleet(start_behind_proxy, broker):
+    """A worker that lost its Redis broker cannot return its messages: the visibility timeout does."""
+    conf = redelivered_after(3, broker.kind)
     with start_behind_proxy(2, concurrency=2, queues=[QUEUE], conf=conf) as fleet:
         yield fleet
 
 
 @pytest.fixture
 def wait_for(send, waiters):
-    """Has tasks wait for a key."""
+    """Sends tasks that wait for a key."""
 
     def wait(name, how_many=WAITERS, task="work", queue=QUEUE):
         sent = [send(task, name, queue=queue) for _ in range(how_many)]
@@ -61,7 +63,7 @@ def wait_for(send, waiters):
 @pytest.fixture
 def assert_each_ran_once(count, waiters):
     def check(name, sent):
-        wait_until(lambda: not waiters(name), timeout=SOON, what="the turn of copies")
+        wait_until(lambda: not waiters(name), timeout=SOON, what="the redelivered messages to be dropped")
         time.sleep(TIME_TO_RUN)
         assert count(name, "start") == count(name, "end") == {task.id: 1 for task in sent}
 
@@ -69,25 +71,41 @@ def assert_each_ran_once(count, waiters):
 
 
 def cut(way):
-    for connection in list(way._connections):
-        connection.end()
+    way.cut()
 
 
 def be_away_for_a_while(way):
-    way.refuse()
-    time.sleep(1)
-    way.accept()
+    with refused(way):
+        time.sleep(1)
 
 
-@pytest.mark.parametrize("task", ["work", "late"])
-@pytest.mark.parametrize("loss", [cut, be_away_for_a_while], ids=lambda loss: loss.__name__)
+REPETITION = [
+    ("redis", be_away_for_a_while, "work"),
+    ("redis", cut, "late"),
+    ("redis", cut, "work"),
+    ("rabbitmq", cut, "late"),
+    ("rabbitmq", be_away_for_a_while, "late"),
+    ("rabbitmq", be_away_for_a_while, "work"),
+]
+
+
+@pytest.mark.parametrize(
+    ("broker", "loss", "task"),
+    [
+        ("redis", be_away_for_a_while, "late"),
+        ("rabbitmq", cut, "work"),
+        *(pytest.param(*setup, marks=pytest.mark.slow) for setup in REPETITION),
+    ],
+    indirect=["broker"],
+    scope="module",
+)
 def test_waiters_of_a_worker_that_lost_its_broker_run_once(
-    fleet, each_broker, way, wait_for, name, hold, waiters, assert_each_ran_once, loss, task
+    fleet, broker, way, wait_for, name, hold, waiters, assert_each_ran_once, loss, task
 ):
-    """Semantics 10 and 12: they come back, wait again, and are woken."""
+    """Semantics 10 and 12: their messages are redelivered, and the tasks wait again and are woken."""
     with hold(name):
         sent = wait_for(name, task=task)
-        await_rest(each_broker, fleet)  # Celery's pool may misread a result that comes as the broker goes
+        await_rest(broker, fleet)  # Celery's pool may misread a result that comes while the broker goes away
         before = set(waiters(name))
         loss(way)
         waiters.await_again(name, sent, before)
@@ -99,27 +117,27 @@ def test_waiters_of_a_worker_that_lost_its_broker_run_once(
     assert after.get(timeout=SOON) == after.id
 
 
-def test_a_busy_attempt_during_which_the_broker_was_lost_is_no_end(
-    fleet, way, send, store, name, hold, waiters, records, assert_each_ran_once
+def test_a_busy_attempt_that_loses_its_broker_does_not_end_the_task(
+    fleet, way, send, tell, name, hold, waiters, records, assert_each_ran_once
 ):
-    """Semantics 10: its message comes back, its waiter is there too, and one of them runs."""
+    """Semantics 10: its message is redelivered while its waiter is there too, and one of them runs."""
     asked = f"asked:{name}"
     with hold(name):
         sent = send("late_and_slow_to_wait", name, queue=QUEUE)
         wait_until(lambda: records(asked), timeout=SOON, what="the busy attempt")
         cut(way)
         wait_until(lambda: len(records(asked)) > 1, timeout=2 * SOON, what="the message to come back")
-        store.set(f"told:{name}", 1, ex=60)
+        tell(name)
         waiters.await_again(name, [sent], set())
         time.sleep(TIME_TO_END)
     assert sent.get(timeout=SOON) == sent.id
     assert_each_ran_once(name, [sent])
 
 
-def test_a_warm_shutdown_gives_its_waiters_to_others(
-    fleet, start_behind_proxy, each_broker, wait_for, queue, name, hold, waiters, assert_each_ran_once
+def test_a_warm_shutdown_returns_its_waiters_to_the_broker(
+    fleet, start_behind_proxy, broker, wait_for, queue, name, hold, waiters, assert_each_ran_once
 ):
-    """Semantics 12: no place is left behind, nothing is lost, and nothing runs twice."""
+    """Semantics 12: another worker takes them; no place is left behind, and each runs once."""
     taking_over = {"destination": [fleet[0].nodename], "reply": True, "timeout": 10, "limit": 1}
     with hold(name):
         with start_behind_proxy(1, queues=[queue]) as [leaving]:
@@ -127,9 +145,9 @@ def test_a_warm_shutdown_gives_its_waiters_to_others(
             leaving.signal(signal.SIGTERM)
             assert leaving.wait(SOON) == 0
         assert not waiters(name)
-        each_broker.control.add_consumer(queue, **taking_over)
+        broker.control.add_consumer(queue, **taking_over)
         waiters.await_count(name, WAITERS)
     for one in sent:
         assert one.get(timeout=SOON) == one.id
-    each_broker.control.cancel_consumer(queue, **taking_over)
+    broker.control.cancel_consumer(queue, **taking_over)
     assert_each_ran_once(name, sent)

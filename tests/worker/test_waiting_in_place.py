@@ -9,21 +9,22 @@ from contextlib import ExitStack
 import pytest
 
 from celery_rlock import LockBusy
-from celery_rlock.core.client import connect
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.scripts import Scripts
+from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.server.client import connect
+from celery_rlock.server.lock_server import RedisLockServer
 from tests.support.proxy import Proxy
-from tests.waking.contender import Contender, counter
-from tests.waking.fleet import LONG_LEASE, SOON
+from tests.worker.awaiting import SOON
+from tests.worker.contender import Contender, counter
+from tests.worker.proj.waiting import LEASE
 
 ROUNDS = 4
-#: Who is not woken asks every two seconds.
+#: A waiter that is not woken asks every two seconds.
 WOKEN_WITHIN = 1.0
 KEPT = 60.0
 
 
 class Waiter(threading.Thread):
-    """Acquires the lock in a thread of its own, and notes when it has it."""
+    """Acquires the lock in a thread of its own; `at` is the time when it has it."""
 
     def __init__(self, lock, **options):
         super().__init__(daemon=True)
@@ -36,8 +37,8 @@ class Waiter(threading.Thread):
             self._lock.release()
 
 
-def test_a_release_wakes_who_waits_in_place(name, hold, waiters):
-    """Semantics 12: at least one hand-over must be too quick for somebody who asks now and then."""
+def test_a_release_wakes_a_thread_that_waits_in_place(name, hold, waiters):
+    """Semantics 12: at least one hand-over is too quick for a waiter that asks every two seconds."""
     hand_overs = []
     for _ in range(ROUNDS):
         waiter = Waiter(hold(name))
@@ -65,10 +66,10 @@ def test_a_release_wakes_a_task_that_waits_in_place(fleet, send, name, hold, wai
     assert min(hand_overs) < WOKEN_WITHIN
 
 
-def test_many_threads_of_many_processes_take_turns(lock_server, name, waiters):
-    """Semantics 1 and 12: whoever is woken, nobody is alone in believing so."""
+def test_many_threads_of_many_processes_take_turns(redis_for_locks, name, waiters):
+    """Semantics 1 and 12: each adds one to a counter under the lock, and no addition is lost."""
     with ExitStack() as stack:
-        contenders = [Contender(lock_server, name, threads=3, rounds=5) for _ in range(2)]
+        contenders = [Contender(redis_for_locks, name, threads=3, rounds=5) for _ in range(2)]
         for contender in contenders:
             stack.enter_context(contender).launch()
         for contender in contenders:
@@ -77,19 +78,19 @@ def test_many_threads_of_many_processes_take_turns(lock_server, name, waiters):
     assert not waiters(name)
 
 
-def test_who_waits_in_place_hardly_asks(lock_server, name, hold, waiters):
-    """Semantics 12: told, not polling."""
-    with Proxy(lock_server.port) as proxy:
-        waiter = Waiter(RLock(name, scripts=Scripts(connect(proxy.url)), ttl=LONG_LEASE))
+def test_a_waiter_in_place_does_not_poll(redis_for_locks, name, hold, waiters):
+    """Semantics 12: woken, not polled."""
+    with Proxy(redis_for_locks.port) as proxy:
+        waiter = Waiter(ReentrantLock(name, lock_server=RedisLockServer(connect(proxy.url)), ttl=LEASE))
         with hold(name):
             waiter.start()
             waiters.await_count(name, 1)
             before = len(proxy.seen)
-            time.sleep(3)
+            time.sleep(1.5)
             asked = len(proxy.seen) - before
         waiter.join(SOON)
         assert waiter.at is not None
-    assert asked < 10
+    assert asked < 5
 
 
 def test_a_timeout_ends_the_waiting_and_leaves_no_place(name, hold, waiters):
@@ -106,7 +107,7 @@ def test_a_timeout_ends_the_waiting_and_leaves_no_place(name, hold, waiters):
         assert not waiters(name)
 
 
-def test_a_task_whose_wait_is_over_leaves_no_place(fleet, send, name, hold, waiters, records):
+def test_a_task_that_ends_its_wait_leaves_no_place(fleet, send, name, hold, waiters, records):
     with hold(name):
         sent = send("in_place_briefly", name)
         waiters.await_count(name, 1)
@@ -116,9 +117,9 @@ def test_a_task_whose_wait_is_over_leaves_no_place(fleet, send, name, hold, wait
     assert not records(name)
 
 
-def test_a_killed_process_that_waited_in_place_is_passed_over(lock_server, name, hold, waiters):
-    """Semantics 12: its place ends by itself, and holds nobody up."""
-    with Contender(lock_server, name) as dead, Contender(lock_server, name) as alive:
+def test_a_killed_process_that_waited_in_place_is_passed_over(redis_for_locks, name, hold, waiters):
+    """Semantics 12: its place ends by itself, and delays no other waiter."""
+    with Contender(redis_for_locks, name) as dead, Contender(redis_for_locks, name) as alive:
         with hold(name):
             dead.launch()
             waiters.await_count(name, 1)

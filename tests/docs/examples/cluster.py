@@ -1,4 +1,4 @@
-"""The smallest Cluster there is: three primaries without replicas."""
+"""The smallest Cluster: three primaries without replicas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WITHIN = 40.0
 
 @contextmanager
 def small_cluster(kind: Kind) -> Iterator[list[Server]]:
-    """Its nodes, when all slots are served."""
+    """Yields the nodes when all slots are served."""
     buses = [free_port() for _ in range(NODES)]
     with ExitStack() as running:
         nodes = [

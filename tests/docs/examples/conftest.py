@@ -1,4 +1,4 @@
-"""Examples, and broken copies of them that must fail: what cannot fail shows nothing."""
+"""Runs the examples, and broken copies of them. A broken copy must fail, or the example proves nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WITHIN = 100
 
 @pytest.fixture(scope="module")
 def start_example(tmp_path_factory):
-    """Starts `python -m examples.<name>`; all of them are gone when the module's tests have ended."""
+    """Starts `python -m examples.<name>`, and ends it after the tests of the module."""
     started = []
 
     def start(name, *args, root=ROOT):
@@ -27,7 +27,7 @@ def start_example(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def broken_copy(tmp_path_factory):
-    """A copy of the examples in which a piece of one file is replaced."""
+    """Copies the examples, with a piece of one file replaced."""
 
     def copy(file, piece, replacement):
         root = tmp_path_factory.mktemp("broken")
@@ -42,7 +42,7 @@ def broken_copy(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def ended():
-    """Waits for the end of an example; its processes and files must be gone by then."""
+    """Waits for the end of an example, and checks that its processes and files are gone."""
 
     def wait(example):
         example.process.wait(WITHIN)
@@ -54,7 +54,7 @@ def ended():
 
 @pytest.fixture(scope="module")
 def example(examples, ended):
-    """The example, over; a file's own `examples` starts it and its broken copy."""
+    """The example, after its end. The `examples` fixture of a test file starts it and its broken copy."""
     return ended(examples[0])
 
 

@@ -1,4 +1,4 @@
-"""`python -m examples.inventory`: its figures, and that it sees when they are wrong."""
+"""`python -m examples.inventory`: its figures are right, and it fails when they are wrong."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import pytest
 from examples.inventory import stock
 from tests.support.processes import wait_until
 
+#: It takes long, and shows no promise of docs/semantics.md that other tests do not show.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def examples(start_example, broken_copy):
-    """As it is, and with a store that refuses nobody; at the same time."""
+    """The example, and a copy whose store accepts every token. Both run at the same time."""
     unfenced = broken_copy("inventory/stock.py", "AND token <= ?", "AND ? > -1")
     return start_example("inventory"), start_example("inventory", root=unfenced)
 
 
-def test_it_ends_well_and_leaves_nothing_behind(example):
+def test_it_succeeds_and_leaves_nothing_behind(example):
     assert example.process.returncode == 0, example.output()
 
 
 @pytest.mark.parametrize("title", ["without the lock", "with the lock, holder paused"])
-def test_it_oversells_without_the_lock_and_by_a_holder_that_has_lost_it(example, title):
+def test_it_oversells_without_the_lock_and_after_a_lost_lock(example, title):
     there, orders, sold, oversold, refused = example.figures(title)
     assert there < sold <= orders
     assert oversold == sold - there
@@ -29,14 +32,14 @@ def test_it_oversells_without_the_lock_and_by_a_holder_that_has_lost_it(example,
 
 
 @pytest.mark.parametrize(("title", "writes"), [("with the lock", 0), ("lock and token, holder paused", 1)])
-def test_it_sells_what_is_there_with_the_lock_and_with_the_token(example, title, writes):
-    """Semantics 14: a late write comes with a smaller token, and the store refuses it."""
+def test_it_sells_exactly_the_stock_with_the_lock_and_with_the_token(example, title, writes):
+    """Semantics 14: the store refuses a late write, because its token is smaller."""
     there, _, sold, oversold, refused = example.figures(title)
     assert sold == there
     assert (oversold, refused) == (0, writes)
 
 
-def test_it_fails_when_the_store_refuses_nobody(broken):
+def test_it_fails_when_the_store_accepts_every_token(broken):
     assert broken.process.returncode == 1, broken.output()
     assert broken.figures("lock and token, holder paused")[3] > 0
 
@@ -46,7 +49,7 @@ def test_a_stopped_process_does_not_outlive_the_example(start_example):
     wait_until(
         lambda: any(process.status() == psutil.STATUS_STOPPED for process in example.family()),
         timeout=60,
-        what="the process that stands still",
+        what="a stopped process",
     )
     example.process.kill()
     example.assert_nothing_is_left()
@@ -61,8 +64,8 @@ def product(tmp_path, monkeypatch):
     return 1
 
 
-def test_who_has_read_keeps_older_holders_from_writing(product):
-    """Semantics 14: else the older one's write would fall between the newer one's read and write."""
+def test_a_read_with_a_newer_token_keeps_older_holders_from_writing(product):
+    """Semantics 14: otherwise the older holder could write between the newer holder's read and write."""
     stock.read(product, token=1)
     assert stock.read(product, token=2) == 5
     with pytest.raises(stock.StaleToken):

@@ -8,13 +8,13 @@ import pytest
 
 from tests.support.example import ROOT
 
-EXAMPLES = ("periodic", "inventory", "leaderboard", "django")
+EXAMPLES = ("periodic", "limits", "search_index", "inventory", "leaderboard", "django")
 PAGES = [*((name, f"examples/{name}/README.md") for name in EXAMPLES), ("django", "docs/how-to/django.md")]
 CODE = re.compile(r"^```(?:python no-run|lua)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize(("name", "page"), PAGES, ids=lambda value: value)
-def test_what_a_page_shows_stands_in_its_example(name, page):
+def test_the_code_of_a_page_is_in_its_example(name, page):
     files = [
         path.read_text() for kind in ("py", "lua") for path in (ROOT / "examples" / name).rglob(f"*.{kind}")
     ]
@@ -27,12 +27,13 @@ def test_what_a_page_shows_stands_in_its_example(name, page):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_page_names_the_command_that_runs_its_example(name):
     page = (ROOT / "examples" / name / "README.md").read_text()
-    assert f"```sh\nmake example-{name}\n```" in page
-    assert f"\nexample-{name}: " in (ROOT / "Makefile").read_text()
+    command = f"example-{name.replace('_', '-')}"
+    assert f"```sh\nmake {command}\n```" in page
+    assert f"\n{command}: " in (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("name", [".", *EXAMPLES])
-def test_links_of_a_page_lead_somewhere(name):
+def test_the_links_of_a_page_lead_to_files(name):
     page = ROOT / "examples" / name / "README.md"
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target

@@ -1,8 +1,7 @@
-"""Containers of the manifests, run as processes: their own command, environment and probes."""
+"""The containers of the manifests, run as processes with their own command, environment and probes."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -12,19 +11,19 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
-from tests.kubernetes.rendering import ROOT, render
+from tests.faults.kubernetes.manifests import ROOT, render
 from tests.support.daemon import Daemon
 from tests.support.servers import Server
 
 ADMIN = "user admin on nopass ~* &* +@all"
-#: The whole tree is read-only for what follows, except for one folder; the mounts are gone with the process.
+#: Makes the whole file system read-only for one command, except one folder. The mounts end with the process.
 READ_ONLY = 'mount --make-rprivate / && mount --bind "$0" "$0" && mount -o remount,bind,ro / && exec "$@"'
-#: Where the test has its own: the server's port, and folders that only a container has.
-OURS = ("port", "dir", "aclfile")
+#: Settings that the test replaces: the server's port, and folders that exist only in a container.
+REPLACED = ("port", "dir", "aclfile")
 
 
 def new_secret() -> dict[str, str]:
-    """What examples/kubernetes/new-secret makes: passwords, and the ACL file."""
+    """The passwords and the ACL file that examples/kubernetes/new-secret prints."""
     script = subprocess.run([ROOT / "new-secret"], check=True, capture_output=True, text=True)
     return {
         name: value
@@ -39,21 +38,21 @@ def document(kind: str, name: str) -> dict:
 
 
 class Valkey(Server):
-    """A server with the ConfigMap's settings and the Secret's users, and one more user to look with."""
+    """A server with the ConfigMap's settings and the Secret's users, plus an admin user for the test."""
 
     def __init__(self, secret: dict[str, str], folder: Path) -> None:
         users = folder / "users.acl"
         users.write_text(f"{secret['users.acl']}\n{ADMIN}\n")
         lines = document("ConfigMap", "valkey")["data"]["valkey.conf"].splitlines()
         words = [line.split() for line in lines if line and not line.startswith("#")]
-        flags = {name.replace("-", "_"): value for name, value in words if name not in OURS}
+        flags = {name.replace("-", "_"): value for name, value in words if name not in REPLACED}
         super().__init__("valkey", aclfile=users, **flags)
         self.url = f"redis://admin:none@127.0.0.1:{self.port}/0"
 
 
 @cache
 def can_be_read_only() -> bool:
-    """Whether this process may make mounts that nobody else sees."""
+    """Whether this process may create mounts that only its own children see."""
     with TemporaryDirectory() as folder:
         done = subprocess.run([*_read_only(folder), "true"], check=False, capture_output=True)
     return done.returncode == 0
@@ -64,9 +63,9 @@ def _read_only(folder: object) -> list[str]:
 
 
 class Container(Daemon):
-    """The container of a Deployment, in a folder of its own in place of /run/celery.
+    """The container of a Deployment, with a temporary folder as its /run/celery.
 
-    That folder is all that it can write to, where this machine allows for that.
+    It can write to that folder only, where this machine allows private mounts.
     """
 
     def __init__(
@@ -97,21 +96,17 @@ class Container(Daemon):
         return [*within, sys.executable, "-m", "celery", *map(self._here, words)]
 
     def execute(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Another command of the app, with the environment of this one."""
+        """Run another command of the app in the environment of this container."""
         env = {**os.environ, **self._env}
         return subprocess.run(
             [sys.executable, "-m", *words], cwd=ROOT, env=env, check=False, capture_output=True, text=True
         )
 
     def probe(self, name: str) -> bool:
-        """What the kubelet would find."""
+        """Whether the probe succeeds, as the kubelet would run it."""
         command = self._container[f"{name}Probe"]["exec"]["command"]
         done = subprocess.run(list(map(self._here, command)), check=False, capture_output=True)
         return done.returncode == 0
 
     def is_ready(self) -> bool:
         return self.probe("startup")
-
-
-def has_exporter() -> bool:
-    return importlib.util.find_spec("celery_rlock.ops.exporter") is not None

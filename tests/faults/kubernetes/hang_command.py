@@ -1,4 +1,4 @@
-"""A remote control command that makes a worker's loop hang, included into the example's worker by a test."""
+"""A remote control command that blocks a worker's event loop. A test includes it in the example's worker."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from celery.worker.control import control_command
 
 @control_command(args=[("file", str)])
 def hang(state, file):
-    """Until the file is gone."""
+    """Write to the file, then block until it is gone."""
+    Path(file).write_text("hanging")
     while Path(file).exists():
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What `kubectl kustomize` makes of the example's folders, which use only resources and JSON patches."""
+"""Renders the manifests of examples/kubernetes as `kubectl kustomize` does (resources and JSON patches)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2] / "examples" / "kubernetes"
+ROOT = Path(__file__).resolve().parents[3] / "examples" / "kubernetes"
 FOLDERS = ["base", "overlays/sentinel", "overlays/cluster", "overlays/long-tasks"]
 
 
 def render(folder: str) -> list[dict]:
-    """Every document of a folder, patched."""
+    """Every document of a folder, with its patches applied."""
     return _render(ROOT / folder)
 
 
 def _render(folder: Path) -> list[dict]:
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     unknown = set(kustomization) - {"apiVersion", "kind", "resources", "patches"}
-    assert not unknown, f"rendered here as if there were no {unknown}"
+    assert not unknown, f"this renderer does not support {unknown}"
     documents = [document for resource in kustomization["resources"] for document in _load(folder / resource)]
     for patch in kustomization.get("patches", []):
         targets = [document for document in documents if _matches(document, patch["target"])]

@@ -1,4 +1,4 @@
-"""A memory limit on a pod, kept by the kernel: cgroup v2, or the memory controller of v1."""
+"""A memory limit on a pod that the kernel enforces: by cgroup v2, or by the memory controller of v1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ V1 = V2 / "memory"
 
 
 def _home() -> tuple[Path, str] | None:
-    """The folder of the memory controller and the name of its limit; None where there is none to write to."""
+    """The folder of the memory controller and its limit file's name; None where there is no controller."""
     controllers = V2 / "cgroup.controllers"
     if controllers.exists() and "memory" in (V2 / "cgroup.subtree_control").read_text().split():
         return V2, "memory.max"
@@ -26,7 +26,7 @@ def _home() -> tuple[Path, str] | None:
 
 
 class MemoryLimit:
-    """What runs behind `within` may have so many bytes; then the kernel kills one of its processes."""
+    """A command behind the words `within` may use `limit` bytes; above that the kernel kills a process."""
 
     def __init__(self, limit: int) -> None:
         home = _home()
@@ -34,14 +34,15 @@ class MemoryLimit:
             raise OSError("no memory controller")
         folder, name = home
         _remove_leftovers(folder)
-        self._group = folder / f"{PREFIX}-{os.getpid()}"
+        self.name = f"{PREFIX}-{os.getpid()}"
+        self._group = folder / self.name
         self._group.mkdir(exist_ok=True)
         (self._group / name).write_text(str(limit))
         self.within = ("sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self._group / "cgroup.procs"))
 
     @staticmethod
     def available() -> bool:
-        """Whether this process may set one."""
+        """Whether this process may set a limit."""
         try:
             with MemoryLimit(1 << 30):
                 return True
@@ -49,7 +50,7 @@ class MemoryLimit:
             return False
 
     def kills(self) -> int:
-        """How many processes the kernel has killed here."""
+        """How many processes the kernel has killed because of this limit."""
         for name in ("memory.events", "memory.oom_control"):
             if (self._group / name).exists():
                 fields = dict(line.split() for line in (self._group / name).read_text().splitlines())
@@ -66,8 +67,14 @@ class MemoryLimit:
         self.remove()
 
 
+def names() -> list[str]:
+    """The names of all limits that test processes have set."""
+    folder, _ = _home() or (V2, "")
+    return [group.name for group in folder.glob(f"{PREFIX}-*")]
+
+
 def _remove(group: Path) -> None:
-    for _ in range(50):  # the last process of a group leaves it a moment after its death
+    for _ in range(50):  # a dead process leaves its group a moment later
         with contextlib.suppress(OSError):
             group.rmdir()
             return

@@ -1,7 +1,7 @@
-"""A network of one pod: a namespace, joined to this machine by a cable that can be pulled.
+"""The network of one pod: a namespace, connected to this machine by a virtual cable that can be pulled.
 
-Only root can make one, and only where the `ip` command is. The names tell which test process made them: what
-a killed one left behind is removed by the next.
+Only root can create one, and only where the `ip` command is installed. The names contain the pid of the test
+process, so that the next test process removes what a killed one left behind.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Network:
         pid = os.getpid()
         self.name = f"{PREFIX}-{pid}"
         self.cable, inside = f"rlk{pid}", f"rlp{pid}"
-        # RFC 2544's block for benchmarks: nothing else on this machine can have an address of it.
+        # RFC 2544 reserves this block for benchmarks, so no other interface of this machine uses it.
         subnet = f"198.18.{pid // 64 % 256}.{pid % 64 * 4}".rpartition(".")
         self.host, address = (f"{subnet[0]}.{int(subnet[2]) + offset}" for offset in (1, 2))
         self.within = ("ip", "netns", "exec", self.name)
@@ -49,7 +49,7 @@ class Network:
 
     @staticmethod
     def available() -> bool:
-        """Whether this process may make one."""
+        """Whether this process may create one."""
         if os.geteuid() != 0 or shutil.which("ip") is None:
             return False
         try:
@@ -59,7 +59,7 @@ class Network:
             return False
 
     def pull(self) -> None:
-        """From now on packets are lost in silence, in both directions."""
+        """Lose all packets from now on, in both directions, without an error."""
         _ip("link", "set", self.cable, "down")
 
     def plug(self) -> None:
@@ -81,8 +81,18 @@ def _remove(name: str, cable: str) -> None:
             _ip(*words)
 
 
+def names() -> str:
+    """The names of all network namespaces, as `ip` lists them."""
+    return _ip("netns", "list")
+
+
+def cables() -> str:
+    """The names of all network devices, as `ip` lists them."""
+    return _ip("link", "show")
+
+
 def remove_leftovers() -> None:
-    """Of test processes that are dead; never of one that lives."""
-    for pid in set(re.findall(rf"^{PREFIX}-(\d+)", _ip("netns", "list"), re.MULTILINE)):
+    """Remove the networks of dead test processes, never that of a living one."""
+    for pid in set(re.findall(rf"^{PREFIX}-(\d+)", names(), re.MULTILINE)):
         if int(pid) == os.getpid() or not psutil.pid_exists(int(pid)):
             _remove(f"{PREFIX}-{pid}", f"rlk{pid}")

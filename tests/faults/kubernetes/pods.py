@@ -1,4 +1,4 @@
-"""Pods, nodes and a Deployment: what Kubernetes does to workers, done to real ones."""
+"""Pods, nodes and a Deployment: real workers that are started and stopped as Kubernetes does it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POLL = 0.05
 
 
 class Pod(Worker):
-    """One worker, started by `within`: the words that put it into a network or under a memory limit."""
+    """One worker. The words `within` start its command in a network or under a memory limit."""
 
     def __init__(self, app: str, *, within: Iterable[str] = (), **options) -> None:
         super().__init__(app, **options)
@@ -26,7 +26,7 @@ class Pod(Worker):
         return [*self._within, *super().command()]
 
     def kill(self) -> None:
-        """SIGKILL to every process of the pod at once, as the kubelet does when the grace period is over."""
+        """Send SIGKILL to every process of the pod at once, as the kubelet does after the grace period."""
         family = psutil.Process(self.pid).children(recursive=True)
         os.killpg(self.pid, signal.SIGKILL)
         self.wait()
@@ -34,7 +34,7 @@ class Pod(Worker):
 
 
 class Node:
-    """Where pods run; a cordoned one gets no new ones."""
+    """A machine that runs pods; a cordoned node gets no new pods."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Node:
 
 
 class Deployment:
-    """So many pods of one template, spread over the nodes. `make` makes a pod that is not launched yet."""
+    """Equal pods, spread over the nodes. `make` returns a pod that is not launched yet."""
 
     def __init__(self, make: Callable[[], Pod], nodes: list[Node], *, grace: float) -> None:
         self.nodes, self.grace = nodes, grace
@@ -56,18 +56,18 @@ class Deployment:
         return [pod for node in self.nodes for pod in node.pods]
 
     def scale(self, replicas: int) -> None:
-        """Create what is missing, and return when it is ready; terminate what is too much."""
+        """Create missing pods and wait until they are ready; terminate surplus pods."""
         self.await_ready(self.create(replicas - len(self.pods)))
         self.terminate(self.pods[replicas:])
 
     def roll(self) -> None:
-        """A rolling update, maxSurge 1, maxUnavailable 0: a new pod is ready before an old one has to go."""
+        """A rolling update: a new pod is ready before an old one ends (maxSurge 1, maxUnavailable 0)."""
         for old in list(self.pods):
             self.await_ready(self.create(1))
             self.terminate([old])
 
     def drain(self, node: Node) -> None:
-        """All pods of a node have to go at once; their successors start elsewhere at that moment."""
+        """Terminate all pods of a node at once, and start as many on other nodes at the same moment."""
         node.cordoned = True
         leaving = list(node.pods)
         for pod in leaving:
@@ -93,7 +93,7 @@ class Deployment:
             pod.await_ready()
 
     def terminate(self, pods: Iterable[Pod]) -> None:
-        """SIGTERM to all, the grace period, SIGKILL to those that still run."""
+        """Send SIGTERM to all, wait for the grace period, send SIGKILL to those that still run."""
         leaving = list(pods)
         for pod in leaving:
             pod.signal(signal.SIGTERM)
@@ -107,7 +107,7 @@ class Deployment:
             self.forget(pod)
 
     def replace(self, pod: Pod) -> None:
-        """The pod's main process has died: the kubelet starts a new one."""
+        """Start a new pod in place of one whose main process has died, as the kubelet does."""
         pod.wait()
         self.forget(pod)
         self.await_ready(self.create(1))

@@ -1,7 +1,8 @@
-"""The manifests fit the API and each other. No cluster is needed, and none was asked."""
+"""The manifests of examples/kubernetes are valid and consistent. These tests need no cluster."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -11,9 +12,10 @@ from functools import cache
 import kubernetes_validate
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
-from celery_rlock.core.url import parse
-from tests.kubernetes.rendering import FOLDERS, ROOT, render
+from celery_rlock.server.url import parse
+from tests.faults.kubernetes.manifests import FOLDERS, ROOT, render
 
 #: The oldest and the newest Kubernetes that the manifests are checked against.
 VERSIONS = ["1.29", kubernetes_validate.latest_version()]
@@ -53,7 +55,7 @@ def labels(documents):
 
 
 def selected(documents, selector):
-    """Workloads whose pods a selector means; an empty one means all."""
+    """The workloads whose pods a selector matches; an empty selector matches all."""
     wanted = selector.get("matchLabels", selector).items()
     return {name for name, own in labels(documents).items() if wanted <= own.items()}
 
@@ -65,7 +67,7 @@ def secrets():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_document_fits_the_api(documents, version):
+def test_every_document_is_valid_for_the_kubernetes_api(documents, version):
     for document in documents:
         if document["kind"] != "PodMonitor":
             kubernetes_validate.validate(document, version, strict=True)
@@ -73,7 +75,7 @@ def test_every_document_fits_the_api(documents, version):
         kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_a_misspelt_field_is_noticed(documents):
+def test_the_validation_finds_a_misspelt_field(documents):
     worker = of_kind(documents, "Deployment")["worker"]
     worker["spec"]["template"]["spec"]["terminationGracePeriod"] = 60
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -82,8 +84,8 @@ def test_a_misspelt_field_is_noticed(documents):
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on this machine")
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_kubectl_renders_the_same(folder):
-    """Offline: it is told of no cluster."""
+def test_kubectl_renders_the_same_documents(folder):
+    """kubectl gets no cluster, so it works offline."""
     env = {**os.environ, "KUBECONFIG": os.devnull}
     done = subprocess.run(
         ["kubectl", "kustomize", ROOT / folder], env=env, check=True, capture_output=True, text=True
@@ -92,8 +94,8 @@ def test_kubectl_renders_the_same(folder):
     assert sorted(yaml.safe_load_all(done.stdout), key=name) == sorted(render(folder), key=name)
 
 
-def test_the_pod_monitor_names_a_port_of_the_exporter(documents):
-    """Its definition is the Prometheus operator's, not the API's: these are all the fields that it uses."""
+def test_the_pod_monitor_scrapes_a_port_of_the_exporter(documents):
+    """The Prometheus operator defines this kind, not the API, so the test lists the fields."""
     monitor = of_kind(documents, "PodMonitor")["exporter"]
     assert monitor["apiVersion"] == "monitoring.coreos.com/v1"
     assert set(monitor["spec"]) == PODMONITOR
@@ -103,7 +105,7 @@ def test_the_pod_monitor_names_a_port_of_the_exporter(documents):
     assert endpoint["port"] in [port["name"] for port in containers(documents)["exporter/exporter"]["ports"]]
 
 
-def test_selectors_mean_the_pods_that_they_should(documents):
+def test_selectors_match_the_right_pods(documents):
     for name, workload in workloads(documents).items():
         assert selected(documents, workload["spec"]["selector"]) == {name}
     assert selected(documents, of_kind(documents, "Service")["valkey"]["spec"]["selector"]) == {"valkey"}
@@ -111,25 +113,30 @@ def test_selectors_mean_the_pods_that_they_should(documents):
         "worker"
     }
     policies = of_kind(documents, "NetworkPolicy")
-    meant = {name: selected(documents, policy["spec"]["podSelector"]) for name, policy in policies.items()}
+    matched = {name: selected(documents, policy["spec"]["podSelector"]) for name, policy in policies.items()}
     proj = {"worker", "beat", "exporter"}
-    assert meant == {"deny": {*proj, "valkey"}, "valkey": {"valkey"}, "proj": proj, "exporter": {"exporter"}}
+    assert matched == {
+        "deny": {*proj, "valkey"},
+        "valkey": {"valkey"},
+        "proj": proj,
+        "exporter": {"exporter"},
+    }
 
 
-def test_the_autoscaler_has_the_word_on_replicas(documents):
+def test_only_the_autoscaler_sets_the_number_of_workers(documents):
     target = of_kind(documents, "HorizontalPodAutoscaler")["worker"]["spec"]["scaleTargetRef"]
     worker = of_kind(documents, target["kind"])[target["name"]]
     assert "replicas" not in worker["spec"]
     assert containers(documents)["worker/worker"]["resources"]["requests"]["cpu"]
 
 
-def test_everything_is_in_the_one_namespace(documents):
+def test_everything_is_in_one_namespace(documents):
     for document in [*documents, *secrets()]:
         if document["kind"] != "Namespace":
             assert document["metadata"]["namespace"] == "celery"
 
 
-def test_what_pods_refer_to_exists(documents):
+def test_config_maps_secrets_and_accounts_of_pods_exist(documents):
     maps = {name: set(document["data"]) for name, document in of_kind(documents, "ConfigMap").items()}
     keys = {document["metadata"]["name"]: set(document["stringData"]) for document in secrets()}
     for pod in pods(documents).values():
@@ -158,7 +165,7 @@ def test_named_ports_exist(documents):
             assert {port["port"] for port in rule["ports"]} <= everywhere
 
 
-def test_mounted_volumes_exist(documents):
+def test_every_volume_exists_and_is_mounted(documents):
     for name, workload in workloads(documents).items():
         pod = workload["spec"]["template"]["spec"]
         claims = [claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])]
@@ -167,7 +174,7 @@ def test_mounted_volumes_exist(documents):
         assert mounted == there, name
 
 
-def test_every_container_is_locked_down(documents):
+def test_every_container_has_least_privileges_and_limits(documents):
     for pod in pods(documents).values():
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
@@ -190,8 +197,29 @@ def test_every_image_has_a_version(documents):
         assert re.search(r":v?\d+\.\d+\.\d+", image), image
 
 
+def test_the_image_is_made_of_what_was_pinned():
+    """The base image by its digest, and every package by its version and hash, which fit pyproject.toml."""
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    bases = re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
+    assert bases == ["python:3.13.5-slim-bookworm@${PYTHON_DIGEST}"] * 2
+    assert not re.search(r"^ARG PYTHON_DIGEST=", dockerfile, re.MULTILINE)
+    commands = dockerfile.replace("\\\n", " ")
+    for install in re.findall(r"pip (?:install|wheel) [^&\n]*", commands):
+        assert "--require-hashes" in install or "--no-index" in install, install
+    for name in ("requirements.txt", "requirements-build.txt"):
+        text = (ROOT / name).read_text().replace("\\\n", " ")
+        for line in text.splitlines()[1:]:
+            assert re.fullmatch(r"[\w.-]+==[\w.]+( +--hash=sha256:[0-9a-f]{64})+", line), line
+    pinned = dict(re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
+    project = (ROOT.parents[1] / "pyproject.toml").read_text()
+    needed = re.findall(r"^(?:dependencies|metrics) = (\[.*\])", project, re.MULTILINE)
+    assert len(needed) == 2
+    for requirement in (Requirement(text) for texts in needed for text in ast.literal_eval(texts)):
+        assert requirement.specifier.contains(pinned[requirement.name]), requirement
+
+
 def test_a_worker_ends_before_its_pod_is_killed(documents):
-    """Warm shutdown: limits end every run in time. Soft shutdown: no limits, runs are given back in time."""
+    """Warm shutdown: time limits end every run in time. Soft shutdown: the worker gives runs back in time."""
     settings = of_kind(documents, "ConfigMap")["settings"]["data"]
     pod = pods(documents)["worker"]
     names = ("TASK_SOFT_TIME_LIMIT", "TASK_TIME_LIMIT", "SOFT_SHUTDOWN_TIMEOUT", "VISIBILITY_TIMEOUT")
@@ -203,15 +231,15 @@ def test_a_worker_ends_before_its_pod_is_killed(documents):
     assert hard + shutdown + 10 < pod["terminationGracePeriodSeconds"] < visibility
 
 
-def test_every_variable_that_the_app_reads_is_set_and_none_is_idle(documents):
+def test_every_variable_that_the_app_reads_is_set_and_every_set_one_is_read(documents):
     source = "".join(path.read_text() for path in (ROOT / "proj").glob("*.py"))
     read = set(re.findall(r'"([A-Z]+_[A-Z_]+)"', source))
     settings = set(of_kind(documents, "ConfigMap")["settings"]["data"])
-    by_others = {"REMAP_SIGTERM", "TMPDIR"}
+    read_by_celery_and_python = {"REMAP_SIGTERM", "TMPDIR"}
     for name in ("worker", "beat", "exporter"):
         env = {variable["name"] for variable in containers(documents)[f"{name}/{name}"]["env"]}
         assert read - {"ALIVE_FILE"} <= settings | env
-        assert settings | env <= read | by_others
+        assert settings | env <= read | read_by_celery_and_python
         assert "TMPDIR" in env
     for name in ("worker", "beat"):
         env = {each["name"]: each.get("value") for each in containers(documents)[f"{name}/{name}"]["env"]}
@@ -227,18 +255,18 @@ def test_every_variable_that_the_app_reads_is_set_and_none_is_idle(documents):
         ("overlays/cluster", "cluster", 1),
     ],
 )
-def test_the_lock_understands_its_url(folder, kind, replicas):
+def test_the_lock_can_use_its_url(folder, kind, replicas):
     settings = of_kind(render(folder), "ConfigMap")["settings"]["data"]
-    target = parse(settings["RLOCK_URL"].replace("{password}", "secret"))
+    target = parse(settings["RLOCK_URL"].replace("{user}", settings["RLOCK_USER"]))
     assert target.kind == kind
     assert target.options["username"] == "locks"
-    assert target.options["password"] == "secret"
+    assert "password" not in target.options  # it is in the Secret, and in rlock_password
     assert len(target.nodes) == (1 if kind == "standalone" else 3)
     assert target.master_name == ("mymaster" if kind == "sentinel" else "")
     assert int(settings["RLOCK_REPLICAS"]) == replicas
 
 
-def test_the_network_lets_the_app_reach_the_servers_of_its_urls(documents):
+def test_the_network_policy_lets_the_app_reach_its_servers(documents):
     settings = of_kind(documents, "ConfigMap")["settings"]["data"]
     wanted = {port for name in ("MESSAGES_URL", "RLOCK_URL") for _, port in parse(settings[name]).nodes}
     rules = of_kind(documents, "NetworkPolicy")["proj"]["spec"]["egress"]

@@ -1,14 +1,12 @@
-"""Real workers whose lock server knows them only as the user of docs/security.md."""
+"""Real workers that log in to their lock server as the user of docs/security.md."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.conftest import DEFAULT_KIND
+from tests.faults.server import acl
 from tests.support.processes import wait_until
-from tests.support.servers import Server
-from tests.trouble import rights
-from tests.trouble.test_rights import UNNEEDED
+from tests.support.servers import DEFAULT_KIND, Server
 
 QUEUE = "rights"
 SOON = 30.0
@@ -22,18 +20,17 @@ def server():
 
 @pytest.fixture(scope="module")
 def fleet(start_fleet, server):
-    url = rights.login(server, rights.make_user(server))
+    url = acl.login(server, acl.make_user(server))
     with start_fleet(url, queue=QUEUE, args=["-l", "DEBUG"]) as fleet:
         yield fleet
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_refused(fleet, server):
-    """And no password shows."""
+def no_command_is_refused(fleet, server):
+    """The server refuses no command in any of these tests, and no log shows the password."""
     yield
-    with server.client(decode_responses=True) as client:
-        assert {entry["object"] for entry in client.acl_log()} <= UNNEEDED
-    assert not [worker for worker in fleet if rights.PASSWORD in worker.log]
+    assert acl.refused(server) == set()
+    assert not [worker for worker in fleet if acl.PASSWORD in worker.log]
 
 
 def test_waiters_are_woken(send, server, records, tell, name):
@@ -48,6 +45,7 @@ def test_waiters_are_woken(send, server, records, tell, name):
     assert len(records(name, "end")) == 5
 
 
+@pytest.mark.slow
 def test_a_lock_is_renewed(send, server, records, tell, name):
     sent = send("until_told", name, queue=QUEUE)
     wait_until(lambda: records(name, "start"), timeout=SOON, what="the run")
@@ -58,14 +56,15 @@ def test_a_lock_is_renewed(send, server, records, tell, name):
     assert sent.get(timeout=SOON)["held"]
 
 
-def test_the_lock_of_a_dead_child_is_freed_and_its_copy_runs(send, records, name):
+def test_the_lock_of_a_dead_child_is_freed_and_its_task_runs_again(send, records, name):
     sent = send("dying", name, queue=QUEUE)
     assert sent.get(timeout=SOON)["held"]
     assert len(records(name, "end")) == 1
 
 
-def test_what_is_published_twice_runs_once(send, records, name):
-    first, second = send("publishing", name, QUEUE, queue=QUEUE).get(timeout=SOON)
+@pytest.mark.slow
+def test_a_call_that_is_published_twice_runs_once(send, records, name):
+    first, second = send("publish_twice", name, QUEUE, queue=QUEUE).get(timeout=SOON)
     assert first == second
     wait_until(lambda: records(name, "end"), timeout=SOON, what="its run")
     assert [entry["id"] for entry in records(name, "start")] == [first]

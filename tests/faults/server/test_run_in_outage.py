@@ -1,4 +1,4 @@
-"""What happens to a task that runs under its lock while the lock server is in trouble."""
+"""A task runs under its lock while the lock server is in trouble."""
 
 from __future__ import annotations
 
@@ -8,30 +8,19 @@ import pytest
 from celery import states
 
 from celery_rlock import LockLost
+from tests.faults.server import lock_outages
+from tests.faults.server.lock_outages import QUEUE, slow
+from tests.support.outages import cut_all_connections, flush_scripts, full
 from tests.support.processes import wait_until
-from tests.trouble import incidents
 
-QUEUE = "running"
-TTL = 3.0  # of the app
+TTL = 3.0  # of the project
 LONG_TTL = 6.0  # of `until_told_long_lease`
 SOON = 30.0
 
 
-@pytest.fixture(scope="module")
-def server():
-    with incidents.server_with_password() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def fleet(start_fleet, server):
-    with start_fleet(f"{server.url}?socket_timeout=0.5", queue=QUEUE) as fleet:
-        yield fleet
-
-
 @pytest.fixture
 def start(fleet, send, records, name):
-    """A task that runs now."""
+    """Publishes a task and waits until it runs."""
 
     def started(task="until_told"):
         sent = send(task, name, queue=QUEUE)
@@ -43,7 +32,7 @@ def start(fleet, send, records, name):
 
 @pytest.fixture
 def lease_left(server, name):
-    """Of the task's lock, in seconds; negative when there is none."""
+    """The rest of the lock's lease in seconds; negative when there is no lock."""
 
     def left():
         with server.client() as client:
@@ -52,9 +41,15 @@ def lease_left(server, name):
     return left
 
 
+def failed_renewals(fleet, name):
+    """The lines in which a worker has logged that it could not renew the lock."""
+    lines = (line for worker in fleet for line in worker.log.splitlines())
+    return [line for line in lines if "could not renew" in line and name in line]
+
+
 @pytest.fixture
 def check_next(send, records, name):
-    """One that comes now runs, once, under a lock of its own and with a greater token."""
+    """The next task of the key runs once, under its own lock and with a greater token."""
 
     def check(token=0):
         state = send("retrying", name, queue=QUEUE).get(timeout=SOON)
@@ -65,15 +60,15 @@ def check_next(send, records, name):
     return check
 
 
-def test_a_memory_that_is_lost_is_told_and_the_next_lock_works(
+def test_a_run_learns_that_the_server_lost_its_memory_and_the_next_task_gets_the_lock(
     start, server, fleet, records, name, tell, check_next
 ):
-    """Semantics 8: signal, log and `self.lock.lost`; the run itself goes on."""
+    """Semantics 8: signal, log and `self.lock.lost`; the run itself continues."""
     sent = start()
-    incidents.restart_empty(server)
-    [told] = wait_until(lambda: records(name, "lost"), timeout=SOON, what="the signal")
-    assert told["reason"] == "somebody else released or took it"
-    assert any(f"lock '{name}' of {told['owner']} is lost" in worker.log for worker in fleet)
+    server.restart()
+    [loss] = wait_until(lambda: records(name, "lost"), timeout=SOON, what="the signal")
+    assert "released or took it" in loss["reason"]
+    assert any(f"lock '{name}' of {loss['owner']} is lost" in worker.log for worker in fleet)
     tell(name)
     state = sent.get(timeout=SOON)
     assert state["lost"]
@@ -81,37 +76,42 @@ def test_a_memory_that_is_lost_is_told_and_the_next_lock_works(
     check_next(state["token"])
 
 
-def test_abort_ends_the_run_when_the_memory_is_lost(start, server, records, name):
+def test_abort_ends_the_run_when_the_server_lost_its_memory(start, server, records, name):
     """Semantics 8: `lock_lost="abort"`."""
     sent = start("until_told_or_lost")
-    incidents.restart_empty(server)
+    server.restart()
     with pytest.raises(LockLost):
         sent.get(timeout=SOON)
     assert records(name, "end") == []
 
 
-@pytest.mark.parametrize("incident", [incidents.STOPPED, incidents.SILENT, incidents.OTHER_PASSWORD], ids=str)
-def test_trouble_that_outlasts_the_lease_is_told(incident, start, server, records, name, tell, check_next):
-    """Semantics 7 and 8: nobody can renew, so the local deadline counts."""
+@pytest.mark.parametrize(
+    "outage", [slow(lock_outages.STOPPED), lock_outages.SILENT, slow(lock_outages.PASSWORD_CHANGED)], ids=str
+)
+def test_a_run_loses_its_lock_in_an_outage_longer_than_the_lease(
+    outage, start, server, records, name, tell, check_next
+):
+    """Semantics 7 and 8: no renewal succeeds, so the local deadline counts."""
     sent = start()
-    with incident(server):
-        [told] = wait_until(lambda: records(name, "lost"), timeout=SOON, what="the signal")
-    assert told["reason"] == "its lease ended before it was renewed"
+    with outage(server):
+        [loss] = wait_until(lambda: records(name, "lost"), timeout=SOON, what="the signal")
+    assert "lease ended" in loss["reason"]
     tell(name)
     state = sent.get(timeout=SOON)
     assert state["lost"]
     check_next(state["token"])
 
 
-@pytest.mark.parametrize("incident", [incidents.SILENT, incidents.PAUSED, incidents.OTHER_PASSWORD], ids=str)
-def test_trouble_that_is_shorter_than_the_lease_takes_nothing(
-    incident, start, server, fleet, records, name, tell, lease_left, check_next
+@pytest.mark.parametrize(
+    "outage", [lock_outages.SILENT, slow(lock_outages.PAUSED), slow(lock_outages.PASSWORD_CHANGED)], ids=str
+)
+def test_a_run_keeps_its_lock_in_an_outage_shorter_than_the_lease(
+    outage, start, server, fleet, records, name, tell, lease_left, check_next
 ):
-    """Semantics 7: a renewal that failed is tried again; the lock is freed as ever."""
+    """Semantics 7: the worker repeats a failed renewal, and releases the lock as usual."""
     sent = start("until_told_long_lease")
-    with incident(server):
-        failed = f"could not renew lock '{name}'"
-        wait_until(lambda: any(failed in worker.log for worker in fleet), timeout=SOON, what="the failure")
+    with outage(server):
+        wait_until(lambda: failed_renewals(fleet, name), timeout=SOON, what="a failed renewal")
     wait_until(lambda: lease_left() > LONG_TTL * 0.8, timeout=SOON, what="the renewal")
     tell(name)
     assert sent.get(timeout=SOON)["held"]
@@ -119,30 +119,30 @@ def test_trouble_that_is_shorter_than_the_lease_takes_nothing(
     check_next()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "incident",
-    [incidents.flush_scripts, incidents.cut_all_connections],
-    ids=lambda incident: incident.__name__,
+    "disturb", [flush_scripts, cut_all_connections], ids=["flush scripts", "cut connections"]
 )
-def test_a_run_does_not_notice(incident, start, server, records, name, tell, lease_left, check_next):
-    """Semantics 4: scripts are sent again, connections made again."""
+def test_a_run_keeps_its_lock_when_the_server_drops_scripts_or_connections(
+    disturb, start, server, records, name, tell, lease_left, check_next
+):
+    """Semantics 4: the worker sends the scripts again and connects again."""
     sent = start()
-    incident(server)
+    disturb(server)
     time.sleep(TTL * 1.2)
     assert lease_left() > 0
-    incident(server)
+    disturb(server)
     tell(name)
     assert sent.get(timeout=SOON)["held"]
     assert records(name, "lost") == []
     check_next()
 
 
-def test_a_full_server_lets_a_run_go_on_and_the_next_one_in(
-    start, server, records, name, tell, send, lease_left
-):
-    """Semantics 7: also where there is no memory for a place among the waiters."""
+@pytest.mark.slow
+def test_a_full_server_renews_releases_and_grants_locks(start, server, records, name, tell, send, lease_left):
+    """Semantics 7: also where the server has no memory for a place among the waiters."""
     sent = start()
-    with incidents.full(server):
+    with full(server):
         waiter = send("retrying", name, queue=QUEUE)
         wait_until(lambda: waiter.state == states.RETRY, timeout=SOON, what="it to wait")
         time.sleep(TTL * 1.2)
@@ -155,11 +155,13 @@ def test_a_full_server_lets_a_run_go_on_and_the_next_one_in(
     assert len(records(name, "end")) == 2
 
 
-@pytest.mark.parametrize("incident", [incidents.STOPPED, incidents.SILENT, incidents.PAUSED], ids=str)
-def test_a_run_that_ends_in_trouble_succeeds(incident, start, server, records, name, tell, check_next):
-    """Semantics 5: a failing release never turns a finished task into a failure, nor holds it up."""
+@pytest.mark.parametrize(
+    "outage", [lock_outages.STOPPED, lock_outages.SILENT, slow(lock_outages.PAUSED)], ids=str
+)
+def test_a_run_that_ends_in_an_outage_succeeds(outage, start, server, records, name, tell, check_next):
+    """Semantics 5: a failing release neither fails a finished task nor delays it."""
     sent = start()
-    with incident(server):
+    with outage(server):
         tell(name)
         assert sent.get(timeout=SOON)["token"]
         assert sent.state == states.SUCCESS

@@ -1,4 +1,4 @@
-"""While the lock server is in trouble a task ends as its `lock_unavailable` says; none runs twice."""
+"""A task that starts while the lock server is in trouble ends as its `lock_unavailable` says."""
 
 from __future__ import annotations
 
@@ -10,38 +10,27 @@ import pytest
 from celery import states
 
 from celery_rlock import LockUnavailable
+from tests.faults.server import lock_outages
+from tests.faults.server.lock_outages import QUEUE, TIMEOUT, slow
+from tests.support.fixtures import new_name
 from tests.support.processes import wait_until
-from tests.trouble import incidents
-from tests.trouble.conftest import new_name
 
-QUEUE = "outcomes"
-TIMEOUT = 0.5
 SOON = 30.0
-#: Half of them are acknowledged late; some share a key.
+#: Half of the tasks are acknowledged late, and two share each key.
 MANY = 8
-#: What an outage in the night takes at least.
-LASTING = {str(incidents.STOPPED): 10.0}
+#: One outage lasts long, so that tasks retry many times.
+LASTING = {lock_outages.STOPPED: 10.0}
+SLOW = {lock_outages.STOPPED, lock_outages.PAUSED, lock_outages.READ_ONLY, lock_outages.LOADING}
+OUTAGES = [slow(outage) if outage in SLOW else outage for outage in lock_outages.OUTAGES]
 
 
-@pytest.fixture(scope="module")
-def server():
-    with incidents.server_with_password() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def fleet(start_fleet, server):
-    with start_fleet(f"{server.url}?socket_timeout={TIMEOUT}", queue=QUEUE) as fleet:
-        yield fleet
-
-
-@pytest.fixture(scope="module", params=incidents.INCIDENTS, ids=str)
+@pytest.fixture(scope="module", params=OUTAGES, ids=str)
 def outcome(request, fleet, server, send, records):
-    """What became of tasks that were published while the server was in trouble."""
-    incident = request.param
+    """What became of tasks that were published during the outage."""
+    outage = request.param
     names = SimpleNamespace(run=new_name(), fail=new_name(), retry=[new_name() for _ in range(MANY // 2)])
-    with incident(server):
-        ends = time.monotonic() + LASTING.get(str(incident), 0)
+    with outage(server):
+        ends = time.monotonic() + LASTING.get(outage, 0)
         failed = send("failing", names.fail, queue=QUEUE)
         ran = send("running", names.run, queue=QUEUE)
         kinds = ["retrying", "retrying_late"] * (MANY // 2)
@@ -57,21 +46,21 @@ def outcome(request, fleet, server, send, records):
     return SimpleNamespace(**locals())
 
 
-def test_fail_is_a_failure_that_says_why(outcome, records):
-    with pytest.raises(LockUnavailable, match=outcome.incident.said):
+def test_fail_makes_the_task_fail_with_the_reason(outcome, records):
+    with pytest.raises(LockUnavailable, match=outcome.outage.error):
         outcome.failed.get(timeout=1)
     assert outcome.failed.state == states.FAILURE
     assert records(outcome.names.fail, "start") == []
 
 
-def test_run_runs_without_the_lock(outcome, records):
+def test_run_runs_the_task_without_the_lock(outcome, records):
     state = outcome.ran.get(timeout=1)
     assert (state["held"], state["token"]) == (False, 0)
     assert len(records(outcome.names.run, "start")) == 1
 
 
-def test_retry_runs_once_when_the_server_is_back(outcome, records):
-    """Semantics 9: none before, none twice, none lost, in both ack modes; each under its lock."""
+def test_retry_runs_the_task_once_when_the_server_is_back(outcome, records):
+    """Semantics 9: with early and late ack no task runs during the outage, twice or never."""
     assert outcome.too_early == []
     for name in outcome.names.retry:
         starts, ends = records(name, "start"), records(name, "end")
@@ -80,15 +69,15 @@ def test_retry_runs_once_when_the_server_is_back(outcome, records):
 
 
 def test_no_attempt_takes_longer_than_its_timeouts(outcome, records):
-    """The acquire and its undoing may each wait once for the server."""
+    """An attempt waits for the server at most twice: for the acquire, and to undo it."""
     names = [outcome.names.run, outcome.names.fail, *outcome.names.retry]
     took = [entry["took"] for name in names for entry in records(name, "attempt")]
     assert len(took) >= MANY + 2
     assert max(took) < 2 * TIMEOUT + 5
 
 
-def test_no_log_and_no_error_has_the_password(outcome, fleet):
+def test_no_log_shows_a_password(outcome, fleet):
     logs = "".join(worker.log for worker in fleet)
-    assert re.search(outcome.incident.said, logs)
-    for secret in (incidents.PASSWORD, incidents.ANOTHER):
+    assert re.search(outcome.outage.error, logs)
+    for secret in (lock_outages.PASSWORD, lock_outages.OTHER_PASSWORD):
         assert secret not in logs

@@ -1,20 +1,21 @@
-"""TLS with its certificates checked, against a server that speaks nothing else."""
+"""TLS connections with checked certificates, to a server that accepts only TLS."""
 
 from __future__ import annotations
 
 import ssl
+from functools import partial
 
 import pytest
 from celery import Celery, states
 
 from celery_rlock import LockUnavailable
-from celery_rlock.core.client import connect
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.scripts import Scripts
+from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.server.client import connect
+from celery_rlock.server.lock_server import RedisLockServer
+from tests.faults import verbs
+from tests.support.fixtures import new_name, sender
 from tests.support.processes import wait_until
 from tests.support.tls import Authority, TlsServer
-from tests.trouble import rights
-from tests.trouble.conftest import new_name, sender
 
 pytestmark = pytest.mark.skipif(not TlsServer.available(), reason="needs a redis-server built with TLS")
 
@@ -29,9 +30,9 @@ def authority(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory):
-    """Another authority."""
-    return Authority(tmp_path_factory.mktemp("stranger"))
+def other_authority(tmp_path_factory):
+    """An authority that the server's certificate does not come from."""
+    return Authority(tmp_path_factory.mktemp("other-authority"))
 
 
 @pytest.fixture(scope="module")
@@ -42,31 +43,31 @@ def server(authority):
 
 @pytest.fixture(scope="module")
 def mutual_server(authority):
-    """Its clients need a certificate too."""
+    """A server whose clients need a certificate too."""
     with TlsServer(authority, "localhost", "127.0.0.1", mutual=True).started() as server:
         yield server
 
 
 def lock_at(url):
-    return RLock(new_name(), scripts=Scripts(connect(url)))
+    return ReentrantLock(new_name(), lock_server=RedisLockServer(connect(url)))
 
 
 @pytest.mark.parametrize("checked", ["ssl_cert_reqs=required&", "ssl_cert_reqs=CERT_REQUIRED&", ""])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_the_right_authority_is_enough(server, authority, host, checked):
-    """And `valkeys://` is the same; certificates are checked also where the URL does not say so."""
+def test_the_servers_authority_is_all_that_a_client_needs(server, authority, host, checked):
+    """Certificates are checked also when the URL does not say so. `valkeys://` means the same."""
     address = server.address.replace("127.0.0.1", host)
     for url in (address, address.replace("rediss", "valkeys")):
-        rights.use_everything(Scripts(connect(f"{url}?{checked}ssl_ca_certs={authority.path}")))
+        verbs.use_all(RedisLockServer(connect(f"{url}?{checked}ssl_ca_certs={authority.path}")))
 
 
 @pytest.mark.parametrize("checked", ["ssl_cert_reqs=required&", ""])
-def test_another_authority_is_refused(server, stranger, checked):
+def test_another_authority_is_refused(server, other_authority, checked):
     with pytest.raises(LockUnavailable, match=REFUSED):
-        lock_at(f"{server.address}?{checked}ssl_ca_certs={stranger.path}").acquire()
+        lock_at(f"{server.address}?{checked}ssl_ca_certs={other_authority.path}").acquire()
 
 
-def test_an_authority_that_nobody_named_is_refused(server):
+def test_an_authority_that_the_url_does_not_name_is_refused(server):
     with pytest.raises(LockUnavailable, match=REFUSED):
         lock_at(server.address).acquire()
 
@@ -80,8 +81,8 @@ def test_the_certificate_of_another_host_is_refused(authority):
             assert lock.held
 
 
-def test_who_says_that_nothing_is_to_be_checked_gets_that(server, stranger):
-    with lock_at(f"{server.address}?ssl_cert_reqs=none&ssl_ca_certs={stranger.path}") as lock:
+def test_ssl_cert_reqs_none_turns_the_check_off(server, other_authority):
+    with lock_at(f"{server.address}?ssl_cert_reqs=none&ssl_ca_certs={other_authority.path}") as lock:
         assert lock.held
 
 
@@ -90,20 +91,20 @@ def test_a_plain_connection_is_refused(server):
         lock_at(server.address.replace("rediss", "redis")).acquire()
 
 
-def test_a_server_may_want_to_see_the_clients_certificate(mutual_server, authority, stranger):
+def test_a_server_may_require_a_client_certificate(mutual_server, authority, other_authority):
     url = f"{mutual_server.address}?ssl_ca_certs={authority.path}"
     certificate, key = authority.issue("client.example")
-    rights.use_everything(Scripts(connect(f"{url}&ssl_certfile={certificate}&ssl_keyfile={key}")))
+    verbs.use_all(RedisLockServer(connect(f"{url}&ssl_certfile={certificate}&ssl_keyfile={key}")))
     with pytest.raises(LockUnavailable):
         lock_at(url).acquire()
-    certificate, key = stranger.issue("client.example")
+    certificate, key = other_authority.issue("client.example")
     with pytest.raises(LockUnavailable):
         lock_at(f"{url}&ssl_certfile={certificate}&ssl_keyfile={key}").acquire()
 
 
 @pytest.fixture(scope="module")
 def with_tls(server, authority):
-    """Broker and backend are on the TLS server, by Celery's own settings; there is no `rlock_url`."""
+    """The environment of a worker without `rlock_url` whose broker and backend use Celery's TLS settings."""
     own = {"RLOCK_TEST_BROKER": server.address, "RLOCK_TEST_BACKEND": server.address}
     return {**own, "RLOCK_TEST_AUTHORITY": str(authority.path)}
 
@@ -115,7 +116,7 @@ def fleet(start_fleet, with_tls):
 
 
 @pytest.fixture(scope="module")
-def publisher(with_tls):
+def tls_publisher(with_tls):
     tls = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": with_tls["RLOCK_TEST_AUTHORITY"]}
     with Celery("client", broker=with_tls["RLOCK_TEST_BROKER"], set_as_current=False) as app:
         app.conf.update(result_backend=with_tls["RLOCK_TEST_BACKEND"])
@@ -123,9 +124,11 @@ def publisher(with_tls):
         yield app
 
 
-def test_a_worker_uses_what_celery_knows_of_tls(fleet, publisher, server, records, tell, name):
-    """Without `rlock_url` the backend's serves, with `redis_backend_use_ssl`."""
-    send = sender(publisher, QUEUE)
+def test_a_worker_uses_the_tls_settings_of_its_result_backend(
+    project, fleet, tls_publisher, server, records, tell, name
+):
+    """Without `rlock_url` the lock uses the backend's URL and `redis_backend_use_ssl`."""
+    send = partial(sender(project, tls_publisher, tls_publisher.backend), queue=QUEUE)
     holder = send("until_told", name)
     wait_until(lambda: records(name, "start"), timeout=SOON, what="the run")
     assert server.client().hgetall(f"rlock:{{{name}}}")
@@ -136,11 +139,11 @@ def test_a_worker_uses_what_celery_knows_of_tls(fleet, publisher, server, record
     assert waiter.get(timeout=SOON)["held"]
 
 
-def test_a_worker_without_the_right_authority_gets_no_lock(
-    start_fleet, server, stranger, send, records, name
+def test_a_worker_with_another_authority_gets_no_lock(
+    start_fleet, server, other_authority, send, records, name
 ):
-    """The error is the task's result, and says what is wrong."""
-    url = f"{server.address}?ssl_ca_certs={stranger.path}"
-    with start_fleet(url, queue="stranger", count=1), pytest.raises(LockUnavailable, match=REFUSED):
-        send("failing", name, queue="stranger").get(timeout=SOON)
+    """The task fails with an error that says what is wrong."""
+    url = f"{server.address}?ssl_ca_certs={other_authority.path}"
+    with start_fleet(url, queue="other-authority", count=1), pytest.raises(LockUnavailable, match=REFUSED):
+        send("failing", name, queue="other-authority").get(timeout=SOON)
     assert records(name, "start") == []

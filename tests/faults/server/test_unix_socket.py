@@ -1,14 +1,15 @@
-"""A lock server that listens on a unix socket alone."""
+"""A lock server that listens only on a unix socket."""
 
 from __future__ import annotations
 
 import pytest
 
 from celery_rlock import LockUnavailable
-from celery_rlock.core.client import connect
-from celery_rlock.core.scripts import Scripts
-from tests.support.servers import Server, available_kinds
-from tests.trouble import rights
+from celery_rlock.server.client import connect
+from celery_rlock.server.lock_server import RedisLockServer
+from tests.faults import verbs
+from tests.faults.server import acl
+from tests.support.servers import Server
 
 QUEUE = "unix"
 SOON = 30.0
@@ -22,29 +23,29 @@ class SocketServer(Server):
         self._flags = {"port": 0, "unixsocket": self.path}
 
 
-@pytest.fixture(scope="module", params=available_kinds())
-def server(request):
-    with SocketServer(request.param).started() as server:
+@pytest.fixture(scope="module")
+def server(kind):
+    with SocketServer(kind).started() as server:
         yield server
 
 
 @pytest.mark.parametrize("scheme", ["unix", "redis+socket", "socket"])
-def test_all_of_the_lock_works_over_a_socket(server, scheme):
-    rights.use_everything(Scripts(connect(f"{scheme}://{server.path}")))
+def test_every_verb_works_over_a_socket(server, scheme):
+    verbs.use_all(RedisLockServer(connect(f"{scheme}://{server.path}")))
 
 
-def test_a_user_may_log_in_over_a_socket(server):
-    user = rights.make_user(server)
-    rights.use_everything(Scripts(connect(f"unix://{user}:{rights.PASSWORD}@{server.path}")))
-    wrong = Scripts(connect(f"unix://{user}:wrong-secret@{server.path}"))
+def test_a_user_can_log_in_over_a_socket(server):
+    user = acl.make_user(server)
+    verbs.use_all(RedisLockServer(connect(f"unix://{user}:{acl.PASSWORD}@{server.path}")))
+    wrong = RedisLockServer(connect(f"unix://{user}:wrong-secret@{server.path}"))
     with pytest.raises(LockUnavailable, match="AuthenticationError") as unavailable:
-        rights.use_everything(wrong)
+        verbs.use_all(wrong)
     assert "wrong-secret" not in str(unavailable.value)
 
 
-def test_a_socket_that_is_not_there_is_an_unavailable_lock(server):
+def test_a_missing_socket_makes_the_lock_unavailable(server):
     with pytest.raises(LockUnavailable, match="No such file"):
-        rights.use_everything(Scripts(connect(f"unix://{server.path}-not")))
+        verbs.use_all(RedisLockServer(connect(f"unix://{server.path}-missing")))
 
 
 def test_a_worker_locks_over_a_socket(server, start_fleet, send, name):

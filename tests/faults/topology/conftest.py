@@ -1,37 +1,17 @@
-"""Sentinel and Cluster setups, whole again before each test."""
+"""One Sentinel setup and one Cluster for all tests of a process. Each test finds every node running."""
 
 from __future__ import annotations
 
-import uuid
-
 import pytest
 
-from celery_rlock.core.client import connect
-from celery_rlock.core.scripts import Scripts
-from tests.conftest import DEFAULT_KIND
+from celery_rlock.server.client import connect
+from celery_rlock.server.lock_server import RedisLockServer
 from tests.support.cluster import Cluster
 from tests.support.sentinel import SentinelSetup
-from tests.support.table import Table
-from tests.topologies.fleet import PAGE, TITLES
-
-COSTS = pytest.StashKey[Table]()
-
-
-def pytest_configure(config):
-    config.stash[COSTS] = Table("what a fault costs", "topologies", PAGE, TITLES)
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    config.stash[COSTS].tell(terminalreporter)
+from tests.support.servers import DEFAULT_KIND
 
 
 @pytest.fixture(scope="session")
-def costs(pytestconfig):
-    """The table's rows; a test that measures one adds to it."""
-    return pytestconfig.stash[COSTS].rows
-
-
-@pytest.fixture(scope="module")
 def sentinel_setup():
     with SentinelSetup.start(DEFAULT_KIND) as setup:
         yield setup
@@ -44,7 +24,7 @@ def sentinel(sentinel_setup):
     return sentinel_setup
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster_of_six():
     with Cluster.start(DEFAULT_KIND) as cluster:
         yield cluster
@@ -58,12 +38,6 @@ def cluster(cluster_of_six):
 
 
 @pytest.fixture
-def scripts_on():
-    """The verbs on a setup, through the client that users get."""
-    return lambda setup: Scripts(connect(setup.url))
-
-
-@pytest.fixture
-def name():
-    """A key that no other test uses."""
-    return f"key-{uuid.uuid4().hex[:8]}"
+def lock_server_on():
+    """The lock server's verbs on a setup, through the client that users get."""
+    return lambda setup: RedisLockServer(connect(setup.url))

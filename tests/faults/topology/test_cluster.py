@@ -1,17 +1,21 @@
-"""The lock on a Cluster: on every slot, in one round trip a node, and woken wherever the key lives."""
+"""The lock works on every slot of a Cluster, renews in one round trip to each node, and wakes waiters."""
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
+from redis.crc import key_slot
 
-from celery_rlock.core.listener import Ears, listener_of
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.name import Owner
-from celery_rlock.core.replies import Heir, Taken
-from tests.support.processes import wait_until
-from tests.topologies.waiting import (
+from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.server.client import connect
+from celery_rlock.server.lock_server import RedisLockServer, Renewal
+from celery_rlock.server.owner import Owner
+from celery_rlock.server.replies import Release, Taken
+from celery_rlock.server.wakeups import WakeCallbacks
+from tests.faults import verbs
+from tests.faults.topology.waiters import (
     SOON,
     WOKEN_WITHIN,
     Waiter,
@@ -24,20 +28,21 @@ from tests.topologies.waiting import (
     through_outages,
     waiters_of,
 )
+from tests.support.processes import wait_until
 
 KEYS = 200
 LEASES = 100
 LONG_LEASE = 60.0
 LEASE = 15.0
 ROUNDS = 4
-#: One by one, each node would have to read about thirty times.
+#: Renewals one by one would need about thirty reads on each node.
 FEW_READS = 10
 ODD_KEYS = ["{", "}", "{}", "a{b}c", "{a}{b}", "%", "%7B", "ключ", "a b", "x" * 500, "a:b:{c}:token"]
 
 
 @pytest.fixture
-def scripts(scripts_on, cluster):
-    return scripts_on(cluster)
+def lock_server(lock_server_on, cluster):
+    return lock_server_on(cluster)
 
 
 def errors_of(node):
@@ -46,14 +51,14 @@ def errors_of(node):
 
 
 def reads_of(node):
-    """How often it has read something from a client."""
+    """How often the node has read data from a client."""
     with node.client() as client:
         return client.info("stats")["total_reads_processed"]
 
 
-def test_locks_on_keys_of_all_nodes_are_taken_entered_again_and_released(scripts, cluster, name):
+def test_locks_on_all_nodes_are_taken_entered_again_and_released(lock_server, cluster, name):
     """Semantics 1 and 3."""
-    locks = [RLock(f"{name}-{number}", scripts=scripts) for number in range(KEYS)]
+    locks = [ReentrantLock(f"{name}-{number}", lock_server=lock_server) for number in range(KEYS)]
     for lock in locks:
         assert lock.acquire(blocking=False)
         assert lock.acquire(blocking=False)
@@ -61,88 +66,74 @@ def test_locks_on_keys_of_all_nodes_are_taken_entered_again_and_released(scripts
     assert all(any(has_lock(primary, lock.key) for lock in locks) for primary in cluster.primaries)
     other = Owner("elsewhere", "1", "other")
     for lock in locks:
-        busy = scripts.acquire(scripts.name(lock.key), other, 1, 1, "")
+        busy = lock_server.acquire(lock_server.redis_keys(lock.key), other, 1, 1, "")
         assert busy.holder == lock.owner
         lock.release()
         assert not lock.locked()
 
 
-@pytest.mark.parametrize("key", ODD_KEYS, ids=range(len(ODD_KEYS)))
-def test_every_script_stays_in_the_slot_of_its_key(scripts, cluster, name, key):
-    """Semantics 15: whatever the key is made of, no script touches two slots."""
-    lock_name = scripts.name(f"{key}-{name}")
-    owner, other = Owner("here", "1", "task"), Owner("there", "2", "other")
-    place = listener_of(scripts).place(lock_name, other, "", 5)
-    assert isinstance(scripts.acquire(lock_name, owner, 1, 5, ""), Taken)
-    assert scripts.renew([(lock_name, owner, 5)]) == [True]
-    assert scripts.wait([place])[0] > 0
-    assert scripts.copy(lock_name, "task", 0) == 1
-    assert scripts.finish(lock_name, owner, 0) == 1
-    assert scripts.copy(lock_name, "task", 0) == 2
-    assert isinstance(scripts.acquire(lock_name, owner, 1, 5, ""), Taken)
-    assert scripts.release(lock_name, owner, 0, heir=Heir("rest", 1)) == 1
-    scripts.give_up(place)
-    scripts.tell_ended(lock_name, "task", 1)
-    assert scripts.locked(lock_name)
-    assert not any("CROSSSLOT" in errors_of(node) for node in cluster.nodes)
+def test_every_script_stays_in_the_slot_of_its_key(lock_server, cluster):
+    """Semantics 15: no script touches two slots, whatever characters the key has."""
+    for key in ODD_KEYS:
+        verbs.use_all(lock_server, stem=key)
+        assert not any("CROSSSLOT" in errors_of(node) for node in cluster.nodes), key
 
 
-def test_a_hundred_leases_are_renewed_in_a_trip_to_each_node(scripts, cluster, name):
-    """Semantics 7: in batches."""
+def test_a_hundred_leases_are_renewed_in_one_round_trip_to_each_node(lock_server, cluster, name):
+    """Semantics 7: renewal in batches."""
     owner = Owner("here", "1", "task")
-    names = [scripts.name(f"{name}-{number}") for number in range(LEASES)]
-    for lock_name in names:
-        assert isinstance(scripts.acquire(lock_name, owner, 1, LEASE, ""), Taken)
-    leases = [(lock_name, owner, LONG_LEASE) for lock_name in names]
-    scripts.renew(leases)  # the nodes know the script from now on
+    batch = [lock_server.redis_keys(f"{name}-{number}") for number in range(LEASES)]
+    taken = {redis_keys: lock_server.acquire(redis_keys, owner, 1, LEASE, "") for redis_keys in batch}
+    leases = [Renewal(redis_keys, owner, reply.token, LONG_LEASE) for redis_keys, reply in taken.items()]
+    lock_server.renew(leases)  # the nodes know the script from now on
     before = {node: reads_of(node) for node in cluster.primaries}
-    assert scripts.renew(leases) == [True] * LEASES
+    assert lock_server.renew(leases) == [True] * LEASES
     reads = [reads_of(node) - count for node, count in before.items()]
     assert max(reads) < FEW_READS, reads
-    for lock_name in names:
-        assert scripts.release(lock_name, owner, 0) == 1
+    for redis_keys in batch:
+        assert lock_server.release(redis_keys, owner, Release()) == 1
 
 
-def test_a_batch_of_renewals_tells_each_lease_its_own_answer(scripts, cluster, name):
-    """Semantics 3 and 7: what is gone on one node is no matter of the others, nor is a wrong type."""
+def test_each_lease_of_a_batch_of_renewals_gets_its_own_answer(lock_server, cluster, name):
+    """Semantics 3 and 7: a missing lock or a key of another type does not affect the other leases."""
     owner = Owner("here", "1", "task")
     keys = [cluster.key_on(primary, f"{name}-{place}") for primary in cluster.primaries for place in "ab"]
-    names = [scripts.name(key) for key in keys]
-    for lock_name in names[::2]:
-        scripts.acquire(lock_name, owner, 1, LEASE, "")
-    scripts.client.set(names[1].lock, "no lock", px=5000)
-    answers = scripts.renew([(lock_name, owner, LEASE) for lock_name in names])
+    batch = [lock_server.redis_keys(key) for key in keys]
+    tokens = {keys: lock_server.acquire(keys, owner, 1, LEASE, "").token for keys in batch[::2]}
+    lock_server.client.set(batch[1].lock, "no lock", px=5000)
+    answers = lock_server.renew([Renewal(keys, owner, tokens.get(keys, 1), LEASE) for keys in batch])
     assert answers[::2] == [True] * 3
     assert "WRONGTYPE" in str(answers[1])
     assert answers[3::2] == [False] * 2
 
 
-def test_a_release_wakes_who_waits_on_any_node(scripts, cluster, name):
-    """Semantics 12: at least one hand-over a node must be too quick for somebody who asks now and then."""
+def test_a_release_wakes_the_waiter_on_every_node(lock_server, cluster, name):
+    """Semantics 12: on each node at least one hand-over is quicker than the waiter's polling interval."""
     for primary in cluster.primaries:
         key = cluster.key_on(primary, name)
-        lock = RLock(key, scripts=scripts, ttl=LONG_LEASE)
+        lock = ReentrantLock(key, lock_server=lock_server, ttl=LONG_LEASE)
         hand_overs = [hand_over(lock, key, lambda primary=primary: primary) for _ in range(ROUNDS)]
         assert min(hand_overs) < WOKEN_WITHIN
         assert not waiters_of(primary, key)
 
 
-class Told:
-    """Has a place among the waiters, and counts what it is told."""
+class CountingWaiter:
+    """A waiter that counts its notifications: that it is its turn, and that it is next."""
 
-    def __init__(self, scripts, name, who):
+    def __init__(self, lock_server, name, who):
         self.turns = self.nexts = 0
-        self._scripts, self._listener = scripts, listener_of(scripts)
-        self.place = self._listener.place(scripts.name(name), Owner("here", who, who), "", 30)
+        self._lock_server, self._wakeups = lock_server, lock_server.wakeups
+        self._callbacks = WakeCallbacks(self._on_turn, self._on_next, lambda: None)
+        self.place = self._wakeups.place(lock_server.redis_keys(name), Owner("here", who, who), 0, 30)
 
     def take_place(self):
-        self._listener.add(self._scripts, self.place, Ears(self._on_turn, self._on_next, lambda: None))
-        wait_until(self._listener.listening.is_set, timeout=SOON, what="it to listen")
-        assert self._scripts.wait([self.place])[0] > 0
+        self._wakeups.add(self.place, self._callbacks)
+        wait_until(lambda: self._wakeups.listening, timeout=SOON, what="the subscription")
+        assert self._lock_server.wait([self.place])[0] > 0
 
     def leave(self):
-        self._listener.discard(self.place)
-        self._scripts.give_up(self.place)
+        self._wakeups.discard(self.place, self._callbacks)
+        self._lock_server.give_up(self.place)
 
     def _on_turn(self):
         self.turns += 1
@@ -152,74 +143,125 @@ class Told:
 
 
 @pytest.mark.parametrize("node", range(3))
-def test_a_turn_is_told_once_and_again_when_it_comes_again(scripts, cluster, name, node):
-    """Semantics 12: a Cluster passes what is published on to all its nodes; a waiter hears it once."""
+def test_a_waiter_is_notified_once_for_each_turn(lock_server, cluster, name, node):
+    """Semantics 12: a Cluster forwards a published message to all its nodes; a waiter gets it once."""
     primary = cluster.primaries[node]
     key = cluster.key_on(primary, name)
-    owner, lock_name = Owner("here", "0", "holder"), scripts.name(key)
-    first, second = Told(scripts, key, "a"), Told(scripts, key, "b")
+    owner, redis_keys = Owner("here", "0", "holder"), lock_server.redis_keys(key)
+    first, second = CountingWaiter(lock_server, key, "a"), CountingWaiter(lock_server, key, "b")
     for turn in range(1, ROUNDS + 1):
-        assert isinstance(scripts.acquire(lock_name, owner, 1, LONG_LEASE, ""), Taken)
+        # The holder has waited longer than both waiters, else it could not overtake them.
+        primary.client().delete(redis_keys.woken)
+        assert isinstance(lock_server.acquire(redis_keys, owner, 1, LONG_LEASE, "", since=1), Taken)
         first.take_place()
         if turn == 1:
             second.take_place()
-        primary.client().zadd(lock_name.waiters, {first.place.waiter: 0})  # in front, though it came last
-        scripts.release(lock_name, owner, 0)
+        # Put the first waiter at the head of the line, although it came last.
+        primary.client().zadd(redis_keys.waiters, {first.place.waiter: 0})
+        lock_server.release(redis_keys, owner, Release())
         wait_until(lambda turn=turn: first.turns >= turn, timeout=SOON, what="the turn")
-        wait_until(lambda turn=turn: second.nexts >= turn, timeout=SOON, what="the next one's look")
-    time.sleep(0.3)  # whatever would be told a second time has the time to arrive
+        wait_until(lambda turn=turn: second.nexts >= turn, timeout=SOON, what="the news for the next one")
+    time.sleep(0.3)  # time for surplus notifications to arrive
     assert (first.turns, first.nexts) == (ROUNDS, 0)
     assert (second.turns, second.nexts) == (0, ROUNDS)
     second.leave()
 
 
-def is_heard(node, listener):
+def has_subscriber(node, listener):
+    """Whether the node knows a subscriber of this listener's channel."""
     with node.client() as client:
         return client.pubsub_numsub(f"rlock:wake:{listener}")[0][1] > 0
 
 
 @pytest.mark.parametrize("node", range(3))
-def test_a_waiter_that_is_dead_is_passed_over_on_any_node(scripts, cluster, name, node):
-    """Semantics 12: the key's node knows that nobody hears, and tells the one behind in the same moment."""
+def test_a_dead_waiter_is_skipped_on_every_node(lock_server, cluster, name, node):
+    """Semantics 12: no subscriber receives the wake-up of the dead waiter, so the node wakes the next one."""
     primary = cluster.primaries[node]
     key = cluster.key_on(primary, name)
-    owner, lock_name = Owner("here", "0", "holder"), scripts.name(key)
-    assert isinstance(scripts.acquire(lock_name, owner, 1, LONG_LEASE, ""), Taken)
+    owner, redis_keys = Owner("here", "0", "holder"), lock_server.redis_keys(key)
+    assert isinstance(lock_server.acquire(redis_keys, owner, 1, LONG_LEASE, ""), Taken)
     with WaitingProcess(cluster.url, key) as dead:
         dead.launch()
         await_waiters(lambda: primary, key, 1)
         listener = waiters_of(primary, key)[0].decode().partition(":")[0]
-        assert is_heard(primary, listener)
-        alive = Told(scripts, key, "alive")
+        assert has_subscriber(primary, listener)
+        alive = CountingWaiter(lock_server, key, "alive")
         alive.take_place()
         dead.kill()
-    wait_until(lambda: not is_heard(primary, listener), timeout=SOON, what="the node to miss the dead")
-    scripts.release(lock_name, owner, 0)
-    wait_until(lambda: alive.turns, timeout=SOON, what="the turn of the one behind")
+    wait_until(
+        lambda: not has_subscriber(primary, listener), timeout=SOON, what="the node to notice the death"
+    )
+    lock_server.release(redis_keys, owner, Release())
+    wait_until(lambda: alive.turns, timeout=SOON, what="the turn of the next waiter")
     assert (alive.turns, alive.nexts) == (1, 0)
     assert not waiters_of(primary, key)
 
 
-def test_a_hold_survives_the_death_of_its_primary(scripts, cluster, name):
-    """Semantics 7, 12 and 14: it is renewed, entered again and released on the new one, its waiter woken."""
+@pytest.mark.slow
+def test_a_held_lock_survives_the_death_of_its_primary(lock_server, cluster, name):
+    """Semantics 7, 12 and 14: the new primary renews it, lets its owner in again, and wakes its waiter."""
     victim = cluster.primaries[0]
     key = cluster.key_on(victim, name)
-    elsewhere = RLock(cluster.key_on(cluster.primaries[1], name), scripts=scripts, ttl=LEASE)
-    lock = RLock(key, scripts=scripts, ttl=LEASE)
+    elsewhere = ReentrantLock(cluster.key_on(cluster.primaries[1], name), lock_server=lock_server, ttl=LEASE)
+    lock = ReentrantLock(key, lock_server=lock_server, ttl=LEASE)
     with lock, elsewhere:
         token = lock.token
         waiter = Waiter(lock)
-        heir = cluster.replica_of(victim)
-        await_replication(heir, key)
+        successor = cluster.replica_of(victim)
+        await_replication(successor, key)
         victim.kill()
-        assert cluster.await_failover(victim, key) is heir
-        await_renewal(heir, key)
+        assert cluster.await_failover(victim, key) is successor
+        await_renewal(successor, key)
         through_outages(lock.acquire)
         assert (lock.depth, lock.token) == (2, token)
         lock.release()
-        await_waiters(lambda: heir, key, 1)
+        await_waiters(lambda: successor, key, 1)
         elsewhere.ensure()
     waiter.join(SOON)
     assert waiter.token > token
-    hand_overs = [hand_over(lock, key, lambda: heir) for _ in range(ROUNDS)]
+    hand_overs = [hand_over(lock, key, lambda: successor) for _ in range(ROUNDS)]
     assert min(hand_overs) < WOKEN_WITHIN
+
+
+ANSWER_AFTER = 1.0
+SUCCESSOR = "another node has become the primary"
+
+
+def successor_of(old, cluster, name):
+    """The node that the living primaries take for the primary of the key."""
+    slot = key_slot(name.encode())
+    living = [node for node in cluster.nodes if node is not old and node.is_primary() and node.says_ok()]
+    return next((node for node in living if any(slot in part for part in node.slots())), None)
+
+
+@pytest.mark.parametrize("verb", ["acquire", "renew", "release"])
+def test_a_primary_that_slept_through_a_failover_confirms_nothing_more(cluster, name, verb):
+    """Semantics 1: it executes what it received while it was frozen, though it has a successor."""
+    lock_server = RedisLockServer(
+        connect(f"{cluster.url}?socket_timeout=10")
+    )  # longer than a loaded machine needs
+    redis_keys, owner = lock_server.redis_keys(name), Owner("elsewhere", "1", "first")
+    verbs.use_all(lock_server, stem=name)  # the scripts are known, and this client has connections
+    token = 0
+    if verb != "acquire":
+        token = lock_server.acquire(redis_keys, owner, 1, LONG_LEASE, "").token
+        await_replication(cluster.replica_of(cluster.primary_of(name)), name)
+    old = cluster.primary_of(name)
+    old.pause()
+    resume = threading.Timer(ANSWER_AFTER, old.resume)
+    try:
+        new = wait_until(
+            lambda: successor_of(old, cluster, name), timeout=SOON, what="another node to take over"
+        )
+        resume.start()
+        if verb == "acquire":  # the request is sent again, to the new primary
+            assert isinstance(lock_server.acquire(redis_keys, owner, 1, LONG_LEASE, "", attempt="1"), Taken)
+            assert has_lock(new, name)
+        elif verb == "renew":
+            (answer,) = lock_server.renew([Renewal(redis_keys, owner, token, LONG_LEASE)])
+            assert SUCCESSOR in str(answer)
+        else:
+            lock_server.release(redis_keys, owner, Release())
+            wait_until(lambda: not has_lock(new, name), timeout=SOON, what="the new primary to free the lock")
+    finally:
+        resume.join() if resume.ident else old.resume()

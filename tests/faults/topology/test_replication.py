@@ -1,24 +1,24 @@
-"""A primary that dies after it has granted a lock and before its replica knows: the limit, and what helps.
+"""A primary dies after it has granted a lock and before its replica knows: a limit, and what helps.
 
-The replica is paused and its link cut, so that nothing waits for it in a socket: what the primary is told
-from then on dies with it.
+The tests pause the replica and cut its link, so that no data waits for it in a socket. What the primary
+learns after that is lost with it.
 """
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from celery import Celery, states
 
 from celery_rlock import LockedTask
-from celery_rlock.core.lease import Lease
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.name import Owner
-from celery_rlock.core.replies import Busy, Taken
+from celery_rlock.core.execution import Execution
+from celery_rlock.core.lock import ReentrantLock
 from celery_rlock.errors import LockUnavailable
+from celery_rlock.server.owner import Owner
+from celery_rlock.server.replies import Busy, Release, Taken
+from tests.faults.topology.waiters import SOON, await_renewal, has_lock, through_outages
 from tests.support.processes import wait_until
-from tests.topologies.waiting import SOON, await_renewal, has_lock, through_outages
 
 LEASE = 15.0
 SHORT_LEASE = 9.0
@@ -26,7 +26,7 @@ FIRST, SECOND = Owner("here", "1", "first"), Owner("there", "2", "second")
 
 
 class BehindSentinel:
-    """A primary and its replica, whichever they are, and what becomes of them."""
+    """The primary and its replica behind Sentinel at this moment."""
 
     def __init__(self, setup, name):
         self.setup, self.url = setup, setup.url
@@ -37,7 +37,7 @@ class BehindSentinel:
 
 
 class InCluster:
-    """The same for the part of a Cluster that has the key."""
+    """The primary and its replica that have the key in a Cluster."""
 
     def __init__(self, cluster, name):
         self.setup, self.url, self._name = cluster, cluster.url, name
@@ -48,20 +48,20 @@ class InCluster:
         return self.setup.await_failover(self.primary, self._name)
 
 
-@pytest.fixture(params=["sentinel", "cluster"])
+@pytest.fixture(params=["sentinel", pytest.param("cluster", marks=pytest.mark.slow)])
 def pair(request, name):
     kind = {"sentinel": BehindSentinel, "cluster": InCluster}[request.param]
     return kind(request.getfixturevalue(request.param), name)
 
 
 @pytest.fixture
-def scripts(scripts_on, pair):
-    return scripts_on(pair)
+def lock_server(lock_server_on, pair):
+    return lock_server_on(pair)
 
 
 @pytest.fixture
 def cut_off(pair):
-    """From now on the replica learns nothing; it goes on when the test is over, or before."""
+    """Cuts the replica off from its primary. It runs again when the test resumes it or ends."""
 
     def cut():
         pair.replica.pause()
@@ -73,7 +73,7 @@ def cut_off(pair):
 
 
 def promote(pair):
-    """The primary dies, and the replica, which is there again, takes its place."""
+    """Kill the primary, resume the replica, and return the replica when it is the primary."""
     pair.primary.kill()
     pair.replica.resume()
     new = pair.await_promotion()
@@ -82,7 +82,7 @@ def promote(pair):
 
 
 class FencedStore:
-    """Takes a write only under a token that is not older than the newest it has seen."""
+    """A store that rejects a write whose token is smaller than one that it has seen."""
 
     def __init__(self):
         self.token, self.value = 0, None
@@ -94,69 +94,66 @@ class FencedStore:
         return True
 
 
-class Second(threading.Thread):
-    """Another owner, that takes the lock and keeps it."""
-
-    def __init__(self, lock):
-        super().__init__(daemon=True)
-        self.token = None
-        self._lock = lock
-        self.start()
-        self.join(SOON)
-
-    def run(self):
-        through_outages(lambda: self._lock.acquire(timeout=0))
-        self.token = self._lock.token
+def acquire(lock):
+    """Take the lock for the calling thread, and return its token."""
+    through_outages(lambda: lock.acquire(timeout=0))
+    return lock.token
 
 
-def test_what_was_not_replicated_is_lost_and_a_store_can_tell_by_the_token(pair, scripts, cut_off, name):
-    """Semantics 8 and 14: two owners, that is the limit; the first learns of it, and its token is too old."""
-    lock = RLock(name, scripts=scripts, ttl=SHORT_LEASE)
+@pytest.mark.slow
+def test_a_lock_that_was_not_replicated_is_lost_and_its_token_is_too_old(pair, lock_server, cut_off, name):
+    """Semantics 8 and 14: a second owner gets in. The first learns of it, and a store rejects its token."""
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=SHORT_LEASE)
     cut_off()
     assert lock.acquire(blocking=False)
     first = lock.token
     new = promote(pair)
     assert not has_lock(new, name)
-    second = Second(RLock(name, scripts=scripts, ttl=LEASE)).token
-    assert second > first
-    store = FencedStore()
-    assert store.write(second, "of the second")
-    assert not store.write(first, "of the first")
-    wait_until(lambda: lock.lost, timeout=SOON, what="the first owner to learn of it")
+    with ThreadPoolExecutor(1) as second_owner:
+        again = ReentrantLock(name, lock_server=lock_server, ttl=LEASE)
+        second = second_owner.submit(acquire, again).result(timeout=SOON)
+        assert second > first
+        store = FencedStore()
+        assert store.write(second, "by the second")
+        assert not store.write(first, "by the first")
+        wait_until(lambda: lock.lost, timeout=SOON, what="the first owner to learn of it")
+        second_owner.submit(again.release).result(timeout=SOON)
 
 
-def test_with_lock_replicas_it_is_never_held(pair, scripts, cut_off, name):
-    """Semantics 3 and 14: too few know of it, so it is given back and nobody runs."""
+@pytest.mark.slow
+def test_with_lock_replicas_a_lock_that_was_not_replicated_is_not_held(pair, lock_server, cut_off, name):
+    """Semantics 3 and 14: too few replicas have the lock, so the caller gives it back and does not run."""
     cut_off()
-    lease = Lease(scripts, scripts.name(name), FIRST)
+    lease = Execution(FIRST).lease(lock_server, lock_server.redis_keys(name))
     with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
         lease.enter(LEASE, replicas=1)
     assert not lease.held
-    assert not has_lock(pair.primary, name)
+    wait_until(lambda: not has_lock(pair.primary, name), what="the lock to be given back")
     new = promote(pair)
     assert not has_lock(new, name)
-    taken = through_outages(lambda: scripts.acquire(scripts.name(name), SECOND, 1, LEASE, ""))
+    taken = through_outages(lambda: lock_server.acquire(lock_server.redis_keys(name), SECOND, 1, LEASE, ""))
     assert isinstance(taken, Taken)
-    assert scripts.release(scripts.name(name), SECOND, 0) == 1
+    assert lock_server.release(lock_server.redis_keys(name), SECOND, Release()) == 1
     assert not has_lock(new, name)
 
 
-def test_with_lock_replicas_what_is_held_is_held_after_a_failover(pair, scripts, name):
-    """Semantics 1: the primary dies as soon as it has said yes."""
-    lease = Lease(scripts, scripts.name(name), FIRST)
+@pytest.mark.slow
+def test_with_lock_replicas_a_lock_is_still_held_after_a_failover(pair, lock_server, name):
+    """Semantics 1: the primary dies right after it has granted the lock."""
+    lease = Execution(FIRST).lease(lock_server, lock_server.redis_keys(name))
     assert lease.enter(LEASE, replicas=1) is None
     new = promote(pair)
-    busy = through_outages(lambda: scripts.acquire(scripts.name(name), SECOND, 1, LEASE, ""))
+    busy = through_outages(lambda: lock_server.acquire(lock_server.redis_keys(name), SECOND, 1, LEASE, ""))
     assert isinstance(busy, Busy)
     assert busy.holder == str(FIRST)
     await_renewal(new, name)
     assert lease.held
-    through_outages(lambda: lease.leave(0))
+    through_outages(lease.leave)
     assert not has_lock(new, name)
 
 
-def test_a_task_with_lock_replicas_does_not_run(pair, cut_off, name):
-    """Semantics 5: for it the server is unavailable, and lock_unavailable says what that means."""
+def test_a_task_with_lock_replicas_does_not_run_without_its_replica(pair, cut_off, name):
+    """Semantics 5: the lock is unavailable, and `lock_unavailable` decides what happens."""
     app = Celery(set_as_current=False)
     app.conf.update(rlock_url=pair.url, rlock_unavailable="fail")
     runs = []

@@ -1,4 +1,4 @@
-"""The lock behind Sentinel: as on one server, and through a failover."""
+"""The lock behind Sentinel works as on one server, and survives a failover."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from celery_rlock.core.client import connect
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.script import Script
-from celery_rlock.core.scripts import Scripts
+from celery_rlock.core.lock import ReentrantLock
 from celery_rlock.errors import LockUnavailable
-from tests.support.processes import wait_until
-from tests.topologies.waiting import (
+from celery_rlock.server.client import connect
+from celery_rlock.server.lock_server import RedisLockServer
+from celery_rlock.server.script import Script
+from tests.faults.topology.waiters import (
     SOON,
     WOKEN_WITHIN,
     Waiter,
@@ -27,20 +26,21 @@ from tests.topologies.waiting import (
     through_outages,
     waiters_of,
 )
+from tests.support.processes import wait_until
 
 LONG_LEASE = 60.0
-#: Renewed each third: two thirds of it are more than a failover takes.
+#: The lock is renewed after a third of it. The rest is longer than a failover takes.
 LEASE = 15.0
 ROUNDS = 3
 
 
 @pytest.fixture
-def scripts(scripts_on, sentinel):
-    return scripts_on(sentinel)
+def lock_server(lock_server_on, sentinel):
+    return lock_server_on(sentinel)
 
 
-def test_a_lock_is_taken_entered_again_renewed_and_released(scripts, sentinel, name):
-    lock = RLock(name, scripts=scripts, ttl=1)
+def test_a_lock_is_taken_entered_again_renewed_and_released(lock_server, sentinel, name):
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=1)
     with lock:
         assert lease_left(sentinel.primary, name) > 0
         token = lock.token
@@ -51,9 +51,9 @@ def test_a_lock_is_taken_entered_again_renewed_and_released(scripts, sentinel, n
     assert not lock.locked()
 
 
-def test_a_hold_survives_the_death_of_the_primary(scripts, sentinel, name):
-    """Semantics 7 and 14: what was replicated is renewed where it is now, with the scripts loaded again."""
-    lock = RLock(name, scripts=scripts, ttl=LEASE)
+def test_a_held_lock_survives_the_death_of_the_primary(lock_server, sentinel, name):
+    """Semantics 7 and 14: the lock is renewed on the new primary, with the scripts loaded again."""
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=LEASE)
     with lock:
         token = lock.token
         await_replication(sentinel.replica, name)
@@ -70,9 +70,10 @@ def test_a_hold_survives_the_death_of_the_primary(scripts, sentinel, name):
         assert lock.token > token
 
 
-def test_a_hold_survives_a_primary_that_is_demoted_alive(scripts, sentinel, name):
-    """Semantics 7: it answers READONLY, or nothing, and is left for the new one."""
-    lock = RLock(name, scripts=scripts, ttl=LEASE)
+@pytest.mark.slow
+def test_a_held_lock_survives_the_demotion_of_a_living_primary(lock_server, sentinel, name):
+    """Semantics 7: the old primary answers READONLY or nothing, and the client moves to the new one."""
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=LEASE)
     with lock:
         await_replication(sentinel.replica, name)
         new = sentinel.await_failover(sentinel.demote_primary())
@@ -82,9 +83,10 @@ def test_a_hold_survives_a_primary_that_is_demoted_alive(scripts, sentinel, name
     assert lease_left(new, name) < 0
 
 
-def test_what_is_released_while_there_is_no_primary_is_free_when_there_is_one(scripts, sentinel, name):
-    """Semantics 5: long before its lease ends."""
-    lock = RLock(name, scripts=scripts, ttl=LONG_LEASE)
+@pytest.mark.slow
+def test_a_lock_released_while_there_is_no_primary_is_free_after_the_failover(lock_server, sentinel, name):
+    """Semantics 5: it is free long before its lease ends."""
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=LONG_LEASE)
     lock.acquire()
     await_replication(sentinel.replica, name)
     old = sentinel.kill_primary()
@@ -93,23 +95,27 @@ def test_what_is_released_while_there_is_no_primary_is_free_when_there_is_one(sc
     wait_until(lambda: not has_lock(new, name), timeout=LONG_LEASE / 3, what="the late release")
 
 
-def test_a_thread_that_has_entered_again_keeps_what_it_could_not_release_before(scripts, sentinel, name):
-    """Semantics 3: a late release is of the past, not of what the same owner holds by now."""
-    lock = RLock(name, scripts=scripts, ttl=LONG_LEASE)
+@pytest.mark.slow
+def test_a_late_release_does_not_free_a_lock_that_its_owner_has_taken_again(lock_server, sentinel, name):
+    """Semantics 3: a late release belongs to the earlier ownership."""
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=LONG_LEASE)
     lock.acquire()
     await_replication(sentinel.replica, name)
     old = sentinel.kill_primary()
     lock.release()
     through_outages(lock.acquire)
-    time.sleep(2)  # whatever would be released late has the time to be
+    time.sleep(2)  # time for the late release to arrive
     assert lock.owned()
     lock.release()
     assert not has_lock(sentinel.await_failover(old), name)
 
 
-def test_an_old_primary_that_is_back_and_takes_writes_is_not_asked(scripts, sentinel, name):
-    """Semantics 1: the connections to it are still good, and it does not know better."""
-    locks = [RLock(f"{name}-{number}", scripts=scripts, ttl=LONG_LEASE) for number in range(2)]
+@pytest.mark.slow
+def test_an_old_primary_that_is_back_and_takes_writes_gets_no_requests(lock_server, sentinel, name):
+    """Semantics 1: connections to it still work, and it does not know of the failover yet."""
+    locks = [
+        ReentrantLock(f"{name}-{number}", lock_server=lock_server, ttl=LONG_LEASE) for number in range(2)
+    ]
     with locks[0]:
         old = sentinel.primary
         old.pause()
@@ -120,12 +126,13 @@ def test_an_old_primary_that_is_back_and_takes_writes_is_not_asked(scripts, sent
             assert not has_lock(old, locks[1].key)
 
 
-def test_an_answer_of_a_primary_that_slept_through_a_failover_does_not_count(sentinel, name):
-    """Semantics 1: it was asked while it was the primary, and answers when another one is."""
-    scripts = Scripts(connect(f"{sentinel.url}&socket_timeout=60"))
-    lock = RLock(name, scripts=scripts, ttl=LONG_LEASE)
-    with RLock(f"{name}-before", scripts=scripts):
-        pass  # so that there is a connection
+@pytest.mark.slow
+def test_the_answer_of_a_primary_that_was_frozen_during_the_failover_does_not_count(sentinel, name):
+    """Semantics 1: it got the request while it was the primary, and answers when it is not."""
+    lock_server = RedisLockServer(connect(f"{sentinel.url}&socket_timeout=60"))
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=LONG_LEASE)
+    with ReentrantLock(f"{name}-before", lock_server=lock_server):
+        pass  # opens the connection
     old = sentinel.primary
     old.pause()
     with ThreadPoolExecutor(1) as another:
@@ -133,12 +140,14 @@ def test_an_answer_of_a_primary_that_slept_through_a_failover_does_not_count(sen
         new = sentinel.await_failover(old)
         old.resume()
         assert held.result(timeout=SOON)
-    assert has_lock(new, name)
+        assert has_lock(new, name)
+        another.submit(lock.release).result(timeout=SOON)
 
 
-def test_who_waits_in_place_is_woken_after_a_failover(scripts, sentinel, name):
-    """Semantics 12: on the new primary, in this process and in another."""
-    lock = RLock(name, scripts=scripts, ttl=LONG_LEASE)
+@pytest.mark.slow
+def test_waiters_are_woken_after_a_failover(lock_server, sentinel, name):
+    """Semantics 12: on the new primary, in this process and in another one."""
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=LONG_LEASE)
     with WaitingProcess(sentinel.url, name) as elsewhere:
         with lock:
             here = Waiter(lock)
@@ -155,9 +164,10 @@ def test_who_waits_in_place_is_woken_after_a_failover(scripts, sentinel, name):
     assert not waiters_of(new, name)
 
 
-def test_without_a_primary_the_lock_is_unavailable_soon(scripts, sentinel, name):
-    """Semantics 16: nobody hangs while the sentinels have nobody to name."""
-    lock = RLock(name, scripts=scripts, ttl=LEASE)
+@pytest.mark.slow
+def test_without_a_primary_the_lock_is_unavailable_soon(lock_server, sentinel, name):
+    """Semantics 16: no caller hangs while the sentinels know no primary."""
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=LEASE)
     replica = sentinel.replica
     replica.kill()
     sentinel.kill_primary()

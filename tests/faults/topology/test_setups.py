@@ -1,4 +1,4 @@
-"""The setups themselves: what the other tests here take for granted."""
+"""The Sentinel and Cluster setups of the test support fail over and move slots as other tests assume."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ import redis
 from tests.support.cluster import Cluster, Migration
 from tests.support.processes import wait_until
 from tests.support.sentinel import SentinelSetup
-from tests.support.servers import available_kinds
 
-
-@pytest.fixture(params=available_kinds(), scope="module")
-def kind(request):
-    return request.param
+pytestmark = pytest.mark.slow
 
 
 def get(server, key):
@@ -26,7 +22,7 @@ def set_to(server, key, value):
         return client.set(key, value)
 
 
-def test_sentinels_promote_the_replica_of_a_dead_primary_and_of_one_they_are_told_to_demote(kind):
+def test_sentinels_promote_the_replica_of_a_killed_and_of_a_demoted_primary(kind):
     with SentinelSetup.start(kind) as setup:
         first, second = setup.primary, setup.replica
         set_to(first, "a", 1)
@@ -44,7 +40,7 @@ def test_sentinels_promote_the_replica_of_a_dead_primary_and_of_one_they_are_tol
     assert not any(node.running for node in (*setup.servers, *setup.sentinels))
 
 
-def test_a_cluster_replaces_a_dead_primary_and_moves_a_slot_with_ask_and_moved(kind):
+def test_a_cluster_replaces_a_killed_primary_and_redirects_clients_of_a_moved_slot(kind):
     with Cluster.start(kind) as cluster:
         assert [len(cluster.primary_of(cluster.key_on(p, "k")).slots()) for p in cluster.primaries] == [1] * 3
         key = cluster.key_on(cluster.primaries[1], "k")
@@ -62,12 +58,12 @@ def test_a_cluster_replaces_a_dead_primary_and_moves_a_slot_with_ask_and_moved(k
             get(old, key)
         assert get(cluster.primary_of(key), key) == b"1"
         victim = cluster.primary_of(key)
-        heir = cluster.replica_of(victim)
+        successor = cluster.replica_of(victim)
         victim.kill()
-        assert cluster.await_failover(victim, key) is heir
-        assert get(heir, key) == b"1"
+        assert cluster.await_failover(victim, key) is successor
+        assert get(successor, key) == b"1"
         cluster.mend()
-        assert cluster.replica_of(heir) is victim
-        cluster.demote(heir)
-        assert cluster.await_failover(heir, key) is victim
+        assert cluster.replica_of(successor) is victim
+        cluster.demote(successor)
+        assert cluster.await_failover(successor, key) is victim
     assert not any(node.running for node in cluster.nodes)

@@ -1,8 +1,8 @@
-"""A lock whose slot moves to another node while it is held.
+"""A slot of a Cluster moves to another node while a lock in it is held.
 
-While a slot moves, Redis answers TRYAGAIN to whatever needs several keys of it that are not all in one place,
-and a key that does not exist is in none. So renewals, which need one key, go on through ASK; the other verbs
-wait for the move's end, and are unavailable when it takes too long.
+While a slot moves, Redis answers TRYAGAIN to a command that needs several keys of the slot, unless all of
+them exist on one node. Renewals need one key, so they continue through ASK. The other verbs wait until the
+move ends, and raise LockUnavailable when it takes too long.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import time
 
 import pytest
 
-from celery_rlock.core.lock import RLock
+from celery_rlock.core.lock import ReentrantLock
 from celery_rlock.errors import LockUnavailable
-from tests.support.cluster import Migration
-from tests.topologies.waiting import (
+from tests.faults.topology.waiters import (
     SOON,
     WOKEN_WITHIN,
     Waiter,
@@ -24,6 +23,7 @@ from tests.topologies.waiting import (
     has_lock,
     waiters_of,
 )
+from tests.support.cluster import Migration
 
 LONG_LEASE = 60.0
 LEASE = 3.0
@@ -32,12 +32,12 @@ MOVE_TAKES = 0.6
 
 
 @pytest.fixture
-def scripts(scripts_on, cluster):
-    return scripts_on(cluster)
+def lock_server(lock_server_on, cluster):
+    return lock_server_on(cluster)
 
 
-def asked(node):
-    """How often it has sent somebody elsewhere, by the kind of answer."""
+def redirections(node):
+    """How often the node has redirected a client, by the kind of answer."""
     with node.client() as client:
         counts = client.info("errorstats")
     return {
@@ -45,8 +45,8 @@ def asked(node):
     }
 
 
-class Moved(threading.Thread):
-    """The rest of a move, in a moment."""
+class MoveEnd(threading.Thread):
+    """Ends a move after a moment, in the background."""
 
     def __init__(self, migration):
         super().__init__(daemon=True)
@@ -59,18 +59,19 @@ class Moved(threading.Thread):
         self._migration.end()
 
 
-def test_a_lease_is_renewed_while_its_slot_moves(scripts, cluster, name):
-    """Semantics 7: the hold outlives a move that takes longer than its lease."""
-    lock = RLock(name, scripts=scripts, ttl=LEASE)
+@pytest.mark.slow
+def test_a_lease_is_renewed_while_its_slot_moves(lock_server, cluster, name):
+    """Semantics 7: the lock is held through a move that takes longer than its lease."""
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=LEASE)
     with lock:
         migration = Migration(cluster, name)
-        before = asked(migration.source)
+        before = redirections(migration.source)
         migration.begin()
         time.sleep(LEASE / 2)
         migration.move_keys()
         time.sleep(LEASE)
         lock.ensure()
-        assert asked(migration.source)["ASK"] > before["ASK"]
+        assert redirections(migration.source)["ASK"] > before["ASK"]
         migration.end()
         assert lock.owned()
         assert lock.acquire(blocking=False)
@@ -79,43 +80,45 @@ def test_a_lease_is_renewed_while_its_slot_moves(scripts, cluster, name):
     assert not has_lock(migration.source, name)
 
 
-def test_a_lock_that_has_moved_is_found_where_it_is(scripts, cluster, name):
-    """Semantics 3: MOVED."""
-    lock = RLock(name, scripts=scripts, ttl=LONG_LEASE)
+def test_a_lock_that_has_moved_is_found_on_its_new_node(lock_server, cluster, name):
+    """Semantics 3: the old node answers MOVED."""
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=LONG_LEASE)
     with lock:
         token = lock.token
         migration = Migration(cluster, name)
-        before = asked(migration.source)
+        before = redirections(migration.source)
         migration.begin()
         migration.move_keys()
         migration.end()
         assert lock.acquire(blocking=False)
         assert (lock.depth, lock.token) == (2, token)
-        assert asked(migration.source)["MOVED"] > before["MOVED"]
+        assert redirections(migration.source)["MOVED"] > before["MOVED"]
         lock.release()
     assert not lock.locked()
 
 
-def test_a_lock_is_taken_entered_again_and_released_while_its_slot_moves(scripts, cluster, name):
-    """Semantics 5: each waits for the end of the move."""
-    lock = RLock(name, scripts=scripts, ttl=LONG_LEASE)
+@pytest.mark.slow
+def test_a_lock_is_taken_entered_again_and_released_while_its_slot_moves(lock_server, cluster, name):
+    """Semantics 5: each call waits for the end of the move."""
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=LONG_LEASE)
     for verb in (lock.acquire, lock.acquire, lock.release, lock.release):
         migration = Migration(cluster, name)
-        before = asked(migration.source)
+        before = redirections(migration.source)
         migration.begin()
-        moved = Moved(migration)
+        moved = MoveEnd(migration)
         try:
             verb()
         finally:
             moved.join(SOON)
-        seen = asked(migration.source)
+        seen = redirections(migration.source)
         assert seen["TRYAGAIN"] + seen["ASK"] > before["TRYAGAIN"] + before["ASK"]
     assert not lock.locked()
 
 
-def test_a_move_that_does_not_end_makes_the_lock_unavailable_and_loses_nothing(scripts, cluster, name):
-    """Semantics 5 and 7."""
-    lock = RLock(name, scripts=scripts, ttl=LONG_LEASE)
+@pytest.mark.slow
+def test_a_move_that_does_not_end_makes_the_lock_unavailable_and_keeps_it(lock_server, cluster, name):
+    """Semantics 5 and 7: the caller gets an error, and the lock stays held."""
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=LONG_LEASE)
     with lock:
         migration = Migration(cluster, name)
         migration.begin()
@@ -131,9 +134,9 @@ def test_a_move_that_does_not_end_makes_the_lock_unavailable_and_loses_nothing(s
     assert not lock.locked()
 
 
-def test_who_waits_for_a_lock_that_moves_is_woken(scripts, cluster, name):
-    """Semantics 12: the new node publishes, and is heard."""
-    lock = RLock(name, scripts=scripts, ttl=LONG_LEASE)
+def test_the_waiter_of_a_lock_that_moves_is_woken(lock_server, cluster, name):
+    """Semantics 12: the new node publishes the wake-up, and the waiter gets it."""
+    lock = ReentrantLock(name, lock_server=lock_server, ttl=LONG_LEASE)
     with lock:
         waiter = Waiter(lock)
         await_waiters(lambda: cluster.primary_of(name), name, 1)

@@ -1,4 +1,4 @@
-"""Who waits for a lock in these tests, and what is seen of them."""
+"""Waiters for a lock, in threads and processes, and what a server knows of a lock."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import time
 
 import redis
 
-from celery_rlock.core.client import connect
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.scripts import Scripts
+from celery_rlock.core.lock import ReentrantLock
 from celery_rlock.errors import LockUnavailable
+from celery_rlock.server.client import connect
+from celery_rlock.server.lock_server import RedisLockServer
 from tests.support.daemon import Daemon
 from tests.support.processes import wait_until
 
-#: Roomy: a failover, and whatever a busy machine needs beside it.
+#: Enough for a failover on a busy machine.
 SOON = 40.0
-#: Who is not woken asks every two seconds.
+#: A waiter that is not woken asks every two seconds.
 WOKEN_WITHIN = 1.0
 PAUSE = 0.05
 
 
 def through_outages(do):
-    """Do it again until the server answers, as a caller would who has nothing better to do."""
+    """Call `do` until the server answers."""
     while True:
         try:
             return do()
@@ -33,7 +33,7 @@ def through_outages(do):
 
 
 class Waiter(threading.Thread):
-    """Acquires the lock in a thread of its own, and notes when and under which token; then it releases it."""
+    """Acquires the lock in its own thread, keeps the time and the token, and releases the lock."""
 
     def __init__(self, lock):
         super().__init__(daemon=True)
@@ -48,7 +48,7 @@ class Waiter(threading.Thread):
 
 
 class WaitingProcess(Daemon):
-    """A process that does the same; ready as soon as it runs, for it may have to wait."""
+    """A process that acquires and releases the lock. It counts as ready before it has the lock."""
 
     def __init__(self, url, key):
         super().__init__("waiting process")
@@ -62,7 +62,7 @@ class WaitingProcess(Daemon):
 
 
 def has_lock(server, name):
-    """Whether this very server has it, be it the primary or a replica."""
+    """Whether this server stores the lock, as a primary or as a replica."""
     with server.client() as client:
         return f"rlock:{{{name}}}".encode() in client.keys("rlock:*")
 
@@ -84,21 +84,21 @@ def await_renewal(primary, name):
 
 
 def waiters_of(server, name):
-    """Their places, as this server has them."""
+    """The places of the lock's waiters on this server."""
     with contextlib.suppress(redis.RedisError), server.client() as client:
         return client.zrange(f"rlock:{{{name}}}:waiters", 0, -1)
     return []
 
 
 def await_waiters(primary, name, count):
-    """So many wait; `primary` tells which server to ask by now."""
+    """Return when the lock has `count` waiters; `primary()` is the server to ask."""
     wait_until(
         lambda: len(waiters_of(primary(), name)) == count, timeout=SOON, what=f"{count} to wait for {name}"
     )
 
 
 def hand_over(lock, name, primary):
-    """In how many seconds a waiter has what is released."""
+    """The seconds from a release until the waiter has the lock."""
     with lock:
         waiter = Waiter(lock)
         await_waiters(primary, name, 1)
@@ -109,7 +109,7 @@ def hand_over(lock, name, primary):
 
 def main(url, key):
     print("begins", flush=True)
-    lock = RLock(key, scripts=Scripts(connect(url)))
+    lock = ReentrantLock(key, lock_server=RedisLockServer(connect(url)))
     through_outages(lock.acquire)
     print(f"had token {lock.token}", flush=True)
     lock.release()

@@ -1,12 +1,12 @@
-"""The app of the fault tests: tasks that die in every way, and records of what ran when.
+"""The project of these tests: tasks that end in every way, and records of which run did what and when.
 
-Broker and backend come from the environment; RLOCK_TEST_CONF adds settings as JSON.
+RLOCK_TEST_FILES names a directory for the file locks that detect overlaps; the other variables are those of
+`tests.support.app`.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import signal
 import time
@@ -14,39 +14,20 @@ from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 
-from celery import Celery
+from celery.worker.request import Request
 
 from celery_rlock import LockedTask
-from tests.support.clients import bare_client
+from tests.support.app import busy_for, make_app, record, store
 
-app = Celery("proj", set_as_current=False)
-app.conf.update(
-    broker_url=os.environ.get("RLOCK_TEST_BROKER"),
-    result_backend=os.environ.get("RLOCK_TEST_BACKEND"),
-    broker_connection_retry_on_startup=True,
-    worker_prefetch_multiplier=1,
-    rlock_backoff=0.05,
-    rlock_backoff_max=0.1,
-)
-app.conf.update(json.loads(os.environ.get("RLOCK_TEST_CONF", "{}")))
-
-STEP = 0.02
-
-
-def store():
-    """The tests' own view of the server, past every proxy."""
-    return bare_client(os.environ["RLOCK_TEST_BACKEND"])
-
-
-def record(name, event, at=None, **fields):
-    with store() as client:
-        entry = {"at": at or time.time(), "event": event, "pid": os.getpid(), **fields}
-        client.rpush(f"record:{name}", json.dumps(entry))
+app = make_app("proj", rlock_backoff=0.05, rlock_backoff_max=0.1)
 
 
 @contextmanager
-def alone(name, **fields):
-    """The kernel's word on overlaps: it drops a file's lock with the process that has it, and not before."""
+def no_overlap(name, **fields):
+    """Record an overlap and raise when another living process runs under `name`.
+
+    The kernel drops a file lock when the process that has it dies, and not before.
+    """
     with (Path(os.environ["RLOCK_TEST_FILES"]) / name).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,20 +37,20 @@ def alone(name, **fields):
         yield
 
 
-class Recorded(LockedTask):
-    """Records its start, its end if it comes to it, and when Python left the run, if it could."""
+class RecordedTask(LockedTask):
+    """Records its start, its end if the run gets there, and the moment when Python leaves the run."""
 
     abstract = True
 
-    def runs_of_this_task(self):
+    def count_run(self):
+        """Count this run; how many runs of this task id there were, with this one."""
         with store() as client:
             return client.incr(f"runs:{self.request.id}")
 
     @contextmanager
     def recorded(self, name):
-        fields = {"id": self.request.id, "retries": self.request.retries, "token": self.lock.token}
-        fields["worker"] = self.request.hostname
-        with alone(name, **fields):
+        fields = {"id": self.request.id, "retries": self.request.retries, "pid": os.getpid()}
+        with no_overlap(name, **fields):
             record(name, "start", **fields)
             try:
                 yield
@@ -80,34 +61,27 @@ class Recorded(LockedTask):
 
 def task(**options):
     options = {"lock_key": "{name}", **options}
-    return app.task(base=Recorded, bind=True, shared=False, **options)
-
-
-def busy_for(seconds):
-    """Work that an interrupt can reach at any moment."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        time.sleep(STEP)
+    return app.task(base=RecordedTask, bind=True, shared=False, **options)
 
 
 def busy_in_c_for(seconds):
-    """About so long in one C call that keeps the GIL and looks at no signal."""
+    """Spend about `seconds` in one C call, which keeps the GIL and handles no signal."""
     probe = 1_000_000
     start = time.perf_counter()
     sum(repeat(1, probe))
     sum(repeat(1, int(probe * seconds / (time.perf_counter() - start))))
 
 
-def die(self, name, how, seconds):
-    """The first run of a task id does `how`; one that comes after it ends at once."""
-    again = self.runs_of_this_task() > 1
+def run_victim(self, name, how, seconds):
+    """The first run of a task id does what `how` says. A later run ends at once."""
+    first = self.count_run() == 1
     with self.recorded(name):
-        if again:
+        if not first:
             return "again"
         if how == "exit":
             busy_for(seconds)
             os._exit(3)
-        if how == "deaf":
+        if how == "ignore SIGTERM":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if how == "in C":
             busy_in_c_for(seconds)
@@ -120,17 +94,17 @@ def die(self, name, how, seconds):
 
 @task()
 def victim(self, name, how="loop", seconds=60):
-    return die(self, name, how, seconds)
+    return run_victim(self, name, how, seconds)
 
 
 @task(acks_late=True, reject_on_worker_lost=True)
 def late_victim(self, name, how="loop", seconds=60):
-    return die(self, name, how, seconds)
+    return run_victim(self, name, how, seconds)
 
 
 @task(acks_late=True, reject_on_worker_lost=True, lock_ttl=3)
 def short_lease_victim(self, name, how="loop", seconds=60):
-    return die(self, name, how, seconds)
+    return run_victim(self, name, how, seconds)
 
 
 @task()
@@ -140,16 +114,9 @@ def work(self, name, seconds=0.0):
     return self.request.id
 
 
-@task(acks_late=True, reject_on_worker_lost=True, lock_ttl=3)
-def late(self, name, seconds=0.0):
-    with self.recorded(name):
-        busy_for(seconds)
-    return self.request.id
-
-
-def end_as(self, name, how, seconds):
-    """The first run ends as told; the retry that it asks for, and a copy after its death, succeed at once."""
-    first = self.runs_of_this_task() == 1
+def run_redelivered(self, name, how, seconds):
+    """The first run takes `seconds`. Its own retry, and a run after its death, end at once."""
+    first = self.count_run() == 1
     with self.recorded(name):
         busy_for(seconds if first else 0)
     if how == "failure":
@@ -160,15 +127,29 @@ def end_as(self, name, how, seconds):
 
 
 @task(acks_late=True)
-def delivered_twice(self, name, how, seconds):
-    return end_as(self, name, how, seconds)
+def redelivered_retry(self, name, how, seconds):
+    return run_redelivered(self, name, how, seconds)
 
 
 @task(acks_late=True, lock_busy="skip")
-def delivered_twice_or_skipped(self, name, how, seconds):
-    return end_as(self, name, how, seconds)
+def redelivered_skip(self, name, how, seconds):
+    return run_redelivered(self, name, how, seconds)
 
 
 @task(acks_late=True, lock_busy="fail")
-def delivered_twice_or_failed(self, name, how, seconds):
-    return end_as(self, name, how, seconds)
+def redelivered_fail(self, name, how, seconds):
+    return run_redelivered(self, name, how, seconds)
+
+
+class OwnRequest(Request):
+    """A request class of the user, written as Celery's documentation shows it. It does not know the lock."""
+
+
+class TaskWithOwnRequest(LockedTask):
+    abstract = True
+    Request = OwnRequest
+
+
+@app.task(base=TaskWithOwnRequest, shared=False)
+def with_own_request():
+    """No test runs it: a worker warns about it when it starts."""

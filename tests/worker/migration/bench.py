@@ -1,4 +1,4 @@
-"""A place to run the code of docs/migration.md in."""
+"""A place to run the code of docs/coming-from.md in, and a register of which check proves which line."""
 
 from __future__ import annotations
 
@@ -23,6 +23,20 @@ app.conf.update({conf!r})
 {decorator}
 {body}
 """
+
+
+#: By what the page has under *theirs*: the check of the line.
+CHECKS = {}
+
+
+def proves(*theirs):
+    """Registers a check for these lines."""
+
+    def register(check):
+        CHECKS.update(dict.fromkeys(theirs, check))
+        return check
+
+    return register
 
 
 class Bench:

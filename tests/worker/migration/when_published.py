@@ -1,4 +1,4 @@
-"""The lines of docs/migration.md that need no worker."""
+"""The lines of docs/coming-from.md that need no worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from celery import Celery
 
 from celery_rlock import ConfigurationError, DuplicateTask, RLockError
 from tests.support.clients import bare_client
-from tests.unique.migration.registry import proves
+from tests.worker.migration.bench import proves
 
 
 @proves("base=QueueOnce", "raise_on_duplicate=True", "singleton_raise_on_duplicate")
@@ -143,6 +143,6 @@ def the_key_is_made_by_the_user(bench, ours):
 def a_key_is_freed_by_hand(bench, ours):
     sync = bench.define('@app.task(base=LockedTask, lock_from="publish", lock_key="sync:{a}")')
     first = sync.delay(1)
-    bench.execute(ours)
+    bench.execute(ours, sync=sync)
     assert bench.locks() == []
     assert sync.delay(1).id != first.id

@@ -1,4 +1,4 @@
-"""The lines of docs/migration.md that need a worker."""
+"""The lines of docs/coming-from.md that need a worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 from celery import states
 
 from tests.support.processes import wait_until
-from tests.unique.migration.registry import proves
+from tests.worker.migration.bench import proves
 
 
 @proves('once={"unlock_before_run": True}')

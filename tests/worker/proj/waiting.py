@@ -1,60 +1,35 @@
-"""The app of the waking tests: a backoff of a minute, so that only waking explains a quick start.
-
-Broker and backend come from the environment; RLOCK_TEST_CONF adds settings as JSON, as the lock's URL.
-"""
+"""Tasks of the tests of waking. Their backoff is a minute, so only waking explains a quick start."""
 
 from __future__ import annotations
 
-import json
 import os
-import time
+import threading
 
-from celery import Celery
+from tests.support.app import record, store, wait_until_told
+from tests.worker.proj.app import Recorded, app
 
-from celery_rlock import LockedTask
-from tests.support.clients import bare_client
-
-app = Celery("proj", set_as_current=False)
-app.conf.update(
-    broker_url=os.environ.get("RLOCK_TEST_BROKER"),
-    result_backend=os.environ.get("RLOCK_TEST_BACKEND"),
-    broker_connection_retry_on_startup=True,
-    worker_prefetch_multiplier=1,
-    rlock_ttl=120,  # no backoff is longer than what is left of the lease
-    rlock_backoff=60,
-    rlock_backoff_max=60,
-    rlock_jitter=False,
-)
-app.conf.update(json.loads(os.environ.get("RLOCK_TEST_CONF", "{}")))
-
-STEP = 0.01
+#: The lease is longer than the backoff: a waiter looks again when the holder's lease ends.
+LEASE = 120.0
+BACKOFF = 60.0
 
 
-def store():
-    """The tests' own view of the backend's server."""
-    return bare_client(os.environ["RLOCK_TEST_BACKEND"])
-
-
-def record(name, event, **fields):
-    with store() as client:
-        client.rpush(f"record:{name}", json.dumps({"at": time.time(), "event": event, **fields}))
-
-
-class Recorded(LockedTask):
-    """Records when each run began and ended."""
-
+class ReturnsItsId(Recorded):
     abstract = True
 
     def work_for(self, name, seconds):
-        fields = {"id": self.request.id, "worker": self.request.hostname}
-        record(name, "start", **fields)
-        time.sleep(seconds)
-        record(name, "end", **fields)
+        self.span(name, seconds)
         return self.request.id
 
 
 def task(**options):
-    return app.task(base=Recorded, bind=True, shared=False, lock_key="{name}", **options)
+    defaults = {
+        "lock_key": "{name}",
+        "lock_ttl": LEASE,
+        "lock_backoff": BACKOFF,
+        "lock_backoff_max": BACKOFF,
+        "lock_jitter": False,
+    }
+    return app.task(base=ReturnsItsId, bind=True, shared=False, **{**defaults, **options})
 
 
 @task()
@@ -72,16 +47,14 @@ def short_lease(self, name, seconds=0.0):
     return self.work_for(name, seconds)
 
 
-def wait_until_told(name):
-    """Until the tests say `told:<name>`."""
-    with store() as client:
-        while not client.exists(f"told:{name}"):
-            time.sleep(STEP)
+@task(lock_limit=3, lock_ttl=2)
+def one_of_three(self, name, seconds=0.0):
+    return self.work_for(name, seconds)
 
 
 @task()
 def until_told(self, name):
-    """Keeps its pool slot."""
+    """Keeps its pool slot until the test calls `tell(name)`."""
     record(name, "start", id=self.request.id)
     wait_until_told(name)
 
@@ -123,8 +96,33 @@ def soon_again(self, name):
     return self.work_for(name, 0)
 
 
+@task(lock_backoff=0.5, lock_backoff_max=30, lock_jitter=True)
+def with_the_default_backoff(self, name):
+    return self.work_for(name, 0)
+
+
+@task(lock_backoff=1)
+def soon_then_late(self, name):
+    return self.work_for(name, 0)
+
+
+@task(lock_backoff=1, lock_backoff_max=1, lock_busy=lambda *_: "retry")
+def asked_every_second(self, name):
+    return self.work_for(name, 0)
+
+
 @task(rate_limit="1000/s")
 def rate_limited(self, name):
+    return self.work_for(name, 0)
+
+
+def made_where(name):
+    record(f"made:{name}", "made", pid=os.getpid(), thread=threading.current_thread().name)
+    return name
+
+
+@task(lock_key=made_where)
+def with_a_key_of_its_own_code(self, name):
     return self.work_for(name, 0)
 
 

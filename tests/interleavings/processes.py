@@ -1,0 +1,567 @@
+"""The processes, as state machines around the shipped client code."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from celery_rlock import publishing
+from celery_rlock.core.lease import Lease
+from celery_rlock.core.waiting import _KEEP_PLACE, _TRY_AGAIN
+from celery_rlock.errors import LockUnavailable
+from celery_rlock.server.lock_server import WOKEN_TRUST_MS
+from celery_rlock.server.owner import QUEUED, RESTING
+from celery_rlock.server.replies import Busy, Place, RedeliveryReply, Release, Successor
+from tests.interleavings.clients import KEYS, Interrupted, Replay, task_lock_of
+from tests.interleavings.explorer import A_LONG_RUN, Explorer, Move, Spec, fresh_attempt
+from tests.interleavings.world import Call, Process, World
+
+REST = 1_000  #: how long a key rests after a run
+QUEUE_TTL = 5_000  #: how long a published task keeps its key
+_BACKOFF = 500
+
+#: Redis may show a depth that this process has left, because it could not tell Redis.
+_UNSURE = ("unsure of the depth",)
+
+
+def _place(spec: Spec, process: Process) -> Place:
+    return Place(KEYS, spec.waiter, process.since, _KEEP_PLACE)
+
+
+def enter(replay: Replay, lease: Lease, spec: Spec, process: Process, in_line: bool) -> Busy | None:
+    return lease.enter(spec.ttl / 1000, 0, _place(spec, process) if in_line else None)
+
+
+def leave(replay: Replay, lease: Lease, *_: Any) -> bool:
+    return lease.leave()
+
+
+def leave_resting(replay: Replay, lease: Lease, *_: Any) -> bool:
+    """`lock_hold_at_least`: the key rests."""
+    return lease.leave(Release(successor=Successor(RESTING, REST / 1000)))
+
+
+def renew(replay: Replay, lease: Lease, *_: Any) -> None:
+    replay.renewer._renew([lease])
+
+
+def release_job(replay: Replay, lease: Lease, spec: Spec, process: Process, job: Any) -> Any:
+    return replay.server.release(KEYS, job.owner, job.release)
+
+
+def wake(replay: Replay, lease: Lease, spec: Spec, process: Process) -> bool:
+    return replay.server.wake(KEYS, spec.waiter)
+
+
+def give_up(replay: Replay, lease: Lease, spec: Spec, process: Process) -> None:
+    replay.server.give_up(_place(spec, process))
+
+
+class Kind:
+    """What all processes have in common: a renewer, a background thread, a subscription."""
+
+    BODIES: ClassVar[dict[str, Any]] = {"renew": renew, "release": release_job, "wake": wake}
+
+    def first(self, spec: Spec) -> Process:
+        return Process()
+
+    def moves(self, explorer: Explorer, world: World, index: int) -> list[Move]:
+        return []
+
+    def finished(
+        self, explorer: Explorer, world: World, index: int, call: Call, result: Any, error: Any
+    ) -> World:
+        return world
+
+    def hears(self, explorer: Explorer, world: World, index: int, said: str) -> World:
+        return world
+
+    def dead(self, process: Process) -> Process:
+        return Process("dead", alive=False)
+
+    def died(self, explorer: Explorer, world: World, index: int, before: Process) -> World:
+        return world
+
+    def is_inside(self, process: Process) -> bool:
+        """Whether it believes that it may do what the lock protects."""
+        return process.hold.depth > 0
+
+    def is_waiting(self, process: Process) -> bool:
+        return False
+
+    def has_ended(self, process: Process) -> bool:
+        return True
+
+
+class Parent(Kind):
+    """A worker's parent process: it releases the lock of a child that died (worker/request.py)."""
+
+
+class User(Kind):
+    """A user of `RLock`, which waits in place for a busy lock (core/waiting.py)."""
+
+    BODIES: ClassVar[dict[str, Any]] = {
+        **Kind.BODIES,
+        "enter": enter,
+        "leave": leave,
+        "rest": leave_resting,
+        "give_up": give_up,
+    }
+
+    def moves(self, explorer: Explorer, world: World, index: int) -> list[Move]:
+        spec, process = explorer.specs[index], world.processes[index]
+        if process.call("main"):
+            return []
+        if process.step == "ready":
+            step = spec.program[process.position]
+            rank = A_LONG_RUN if spec.renews and process.hold.depth else 7
+            return [
+                Move(f"{spec.name} wants to {step}", rank, lambda: self._begin(explorer, world, index, step))
+            ]
+        if process.step != "sleeping":
+            return []
+        moves = []
+        if process.signalled or process.alarm == 0:
+            why = "was woken" if process.signalled else "looks by itself"
+            moves.append(Move(f"{spec.name} {why}", 2, lambda: self._look(explorer, world, index)))
+        if not process.listening:
+            moves.append(Move(f"{spec.name} subscribes again", 2, lambda: self._subscribe(world, index)))
+        if spec.gives_up:
+            leaving = world.with_process(
+                index, process._replace(step="leaving", registered=False, alarm=None)
+            )
+            moves.append(
+                Move(
+                    f"{spec.name} stops waiting",
+                    98,
+                    lambda: explorer.start(leaving, index, "main", "give_up", ()),
+                )
+            )
+        return moves
+
+    def finished(
+        self, explorer: Explorer, world: World, index: int, call: Call, result: Any, error: Any
+    ) -> World:
+        spec, process = explorer.specs[index], world.processes[index]
+        if call.what == "give_up":
+            return world.with_process(index, _ended(process))
+        if call.what in {"leave", "rest"}:
+            process = process._replace(notes=_UNSURE if error is not None and process.hold.depth else ())
+            return world.with_process(index, self._next(spec, process))
+        in_line = call.args[0]
+        if error is not None and process.hold.depth:
+            # Leaves the blocks that it is still in.
+            position = len(spec.program) - process.hold.depth
+            process = process._replace(position=position, step="ready", notes=_UNSURE)
+            return world.with_process(index, process)
+        if error is not None and in_line and not isinstance(error, LockUnavailable):
+            leaving = world.with_process(index, process._replace(step="leaving", registered=False))
+            return explorer.start(leaving, index, "main", "give_up", ())
+        if error is not None:
+            assert isinstance(error, (LockUnavailable, Interrupted)), error
+            if spec.tries_again:
+                again = process._replace(step="ready", registered=False, signalled=False, since=0, alarm=None)
+                return world.with_process(index, again)
+            return world.with_process(index, _ended(process))
+        if result is None:
+            process = process._replace(registered=False, signalled=False, since=0, alarm=None)
+            return world.with_process(index, self._next(spec, process))
+        if not spec.waits:
+            return world.with_process(index, _ended(process))
+        if not in_line:
+            process = process._replace(step="in line", since=result.since, listening=True, registered=True)
+            return explorer.start(world.with_process(index, process), index, "main", "enter", (True,))
+        alarm = max(1, round(1000 * min(_TRY_AGAIN, result.lease_left)))
+        process = process._replace(step="sleeping", registered=True, alarm=alarm)
+        return world.with_process(index, process)
+
+    def hears(self, explorer: Explorer, world: World, index: int, said: str) -> World:
+        process = world.processes[index]
+        if said != "turn":
+            return world
+        if process.registered:
+            return world.with_process(index, process._replace(registered=False, signalled=True))
+        return explorer.start(world, index, "listener", "wake", ())
+
+    def is_waiting(self, process: Process) -> bool:
+        return process.step == "sleeping"
+
+    def has_ended(self, process: Process) -> bool:
+        return process.step == "ended"
+
+    def _begin(self, explorer: Explorer, world: World, index: int, step: str) -> World:
+        process = world.processes[index]._replace(step="busy")
+        args = (False,) if step == "enter" else ()
+        return explorer.start(world.with_process(index, process), index, "main", step, args)
+
+    def _look(self, explorer: Explorer, world: World, index: int) -> World:
+        process = world.processes[index]._replace(step="in line", signalled=False, alarm=None)
+        return explorer.start(world.with_process(index, process), index, "main", "enter", (True,))
+
+    def _subscribe(self, world: World, index: int) -> World:
+        """The subscription works again, and every waiter asks, because it may have missed something."""
+        return world.with_process(index, world.processes[index]._replace(listening=True, signalled=True))
+
+    def _next(self, spec: Spec, process: Process) -> Process:
+        position = process.position + 1
+        if position >= len(spec.program):
+            return _ended(process)
+        return process._replace(step="ready", position=position)
+
+
+def _ended(process: Process) -> Process:
+    return process._replace(
+        step="ended", position=0, registered=False, signalled=False, alarm=None, since=0, renewals=0
+    )
+
+
+def enter_since(replay: Replay, lease: Lease, spec: Spec, process: Process) -> Busy | None:
+    return task_lock_of(lease).leases[0].enter(spec.ttl / 1000, 0, None, process.since)
+
+
+def ask(replay: Replay, lease: Lease, spec: Spec, process: Process) -> float | Exception:
+    return replay.server.wait([_place(spec, process)])[0]
+
+
+def pass_on(replay: Replay, lease: Lease, spec: Spec, process: Process) -> bool:
+    return replay.server.pass_on(_place(spec, process))
+
+
+class Parked(User):
+    """A task that waits in its worker (worker/parked.py), and then runs.
+
+    With `saturated` its worker has no free process when its turn comes first, and passes the turn on.
+    """
+
+    BODIES: ClassVar[dict[str, Any]] = {**User.BODIES, "enter": enter_since, "ask": ask, "pass_on": pass_on}
+
+    def moves(self, explorer: Explorer, world: World, index: int) -> list[Move]:
+        spec, process = explorer.specs[index], world.processes[index]
+        if process.call("main"):
+            return []
+        if process.step == "ready":
+            step = spec.program[process.position]
+            return [
+                Move(f"{spec.name} wants to {step}", 7, lambda: self._begin(explorer, world, index, step))
+            ]
+        if process.step != "parked":
+            return []
+        moves = []
+        if process.signalled:
+            moves.append(Move(f"{spec.name} starts", 2, lambda: self._start(explorer, world, index)))
+        elif process.alarm == 0:
+            moves.append(Move(f"{spec.name} asks", 2, lambda: self._ask(explorer, world, index)))
+        if not process.listening:
+            moves.append(
+                Move(f"{spec.name} subscribes again", 2, lambda: self._listen(explorer, world, index))
+            )
+        if spec.gives_up:
+            left = world.with_process(index, process._replace(step="leaving", registered=False, alarm=None))
+            moves.append(
+                Move(
+                    f"{spec.name} is revoked", 98, lambda: explorer.start(left, index, "main", "give_up", ())
+                )
+            )
+        return moves
+
+    def finished(
+        self, explorer: Explorer, world: World, index: int, call: Call, result: Any, error: Any
+    ) -> World:
+        spec, process = explorer.specs[index], world.processes[index]
+        if call.what == "give_up":
+            return world.with_process(index, _ended(process))
+        if call.what == "leave":
+            return world.with_process(index, self._next(spec, process))
+        if call.what == "pass_on":
+            return world.with_process(index, process._replace(step="parked", registered=True, alarm=50))
+        if call.what == "ask":
+            if isinstance(result, Exception):
+                return world.with_process(index, process._replace(step="parked", alarm=500))
+            if result == 0:
+                return self._start(explorer, world, index)
+            alarm = round(min(result, spec.backoff_max / 1000) * 1000)
+            return world.with_process(index, process._replace(step="parked", alarm=alarm))
+        if error is not None:
+            assert isinstance(error, (LockUnavailable, Interrupted)), error
+            # Published again, with backoff (lock_unavailable="retry").
+            return world.with_process(index, process._replace(step="ready", signalled=False))
+        if result is None:
+            process = process._replace(signalled=False, since=0, alarm=None, registered=False)
+            return world.with_process(index, self._next(spec, process))
+        since = process.since or result.since
+        return self._ask(explorer, world.with_process(index, process._replace(since=since)), index)
+
+    def hears(self, explorer: Explorer, world: World, index: int, said: str) -> World:
+        spec, process = explorer.specs[index], world.processes[index]
+        if said == "next":
+            if process.step == "parked" and process.registered and (process.alarm or 0) > WOKEN_TRUST_MS:
+                process = process._replace(alarm=WOKEN_TRUST_MS)
+            return world.with_process(index, process)
+        if not process.registered:
+            return explorer.start(world, index, "listener", "wake", ())
+        process = process._replace(registered=False)
+        if spec.saturated and not process.notes and process.step == "parked":
+            process = process._replace(step="passing", notes=("passed",), registered=True)
+            return explorer.start(world.with_process(index, process), index, "main", "pass_on", ())
+        return world.with_process(index, process._replace(signalled=True))
+
+    def is_waiting(self, process: Process) -> bool:
+        return process.step == "parked" and not process.notes
+
+    def _begin(self, explorer: Explorer, world: World, index: int, step: str) -> World:
+        process = world.processes[index]._replace(step="busy")
+        return explorer.start(world.with_process(index, process), index, "main", step, ())
+
+    def _start(self, explorer: Explorer, world: World, index: int) -> World:
+        process = world.processes[index]._replace(step="busy", signalled=False, alarm=None)
+        return explorer.start(world.with_process(index, process), index, "main", "enter", ())
+
+    def _ask(self, explorer: Explorer, world: World, index: int) -> World:
+        process = world.processes[index]._replace(step="asking", alarm=None, listening=True, registered=True)
+        return explorer.start(world.with_process(index, process), index, "main", "ask", ())
+
+    def _listen(self, explorer: Explorer, world: World, index: int) -> World:
+        return self._ask(explorer, world, index)
+
+
+def enter_task(replay: Replay, lease: Lease, spec: Spec, process: Process) -> Busy | None:
+    return task_lock_of(lease).enter(spec.ttl / 1000)
+
+
+def leave_early(replay: Replay, lease: Lease, spec: Spec, process: Process) -> bool:
+    """The `finally` around `run()`. Returns whether it has left."""
+    lock = task_lock_of(lease)
+    if spec.retries:
+        lock.successors = {KEYS.lock: Successor(QUEUED, QUEUE_TTL / 1000)}
+    lock.leave(early=True)
+    return not lock.entered
+
+
+def leave_ended(replay: Replay, lease: Lease, spec: Spec, process: Process) -> None:
+    """`task_postrun`: how the task ended is known."""
+    lock = task_lock_of(lease)
+    if spec.retries:
+        lock.successors = {KEYS.lock: Successor(QUEUED, QUEUE_TTL / 1000)}
+    lock.leave(ended=True)
+
+
+def ask_redelivery(replay: Replay, lease: Lease, spec: Spec, process: Process) -> RedeliveryReply:
+    return task_lock_of(lease).redelivery(mark=True)
+
+
+def announce(replay: Replay, lease: Lease, spec: Spec, process: Process) -> None:
+    """The worker's parent process has received a redelivered message (worker/request.py)."""
+    replay.server.mark_unacked(KEYS, spec.owner, redelivered=True)
+    replay.server.redelivery(KEYS, spec.owner)
+
+
+class Delivery(Kind):
+    """A delivery of a task's message, from the broker to the acknowledgement (running/acquire.py)."""
+
+    BODIES: ClassVar[dict[str, Any]] = {
+        **Kind.BODIES,
+        "enter": enter_task,
+        "leave early": leave_early,
+        "leave": leave_ended,
+        "redelivery": ask_redelivery,
+        "ask at end": ask_redelivery,
+        "announce": announce,
+    }
+
+    def first(self, spec: Spec) -> Process:
+        return Process("undelivered" if spec.after is not None else "ready")
+
+    def moves(self, explorer: Explorer, world: World, index: int) -> list[Move]:
+        spec, process = explorer.specs[index], world.processes[index]
+        name, to = spec.name, lambda step: lambda: world.with_process(index, process._replace(step=step))
+        if process.step in {"undelivered", "overdue"}:
+            return self._delivery(explorer, world, index)
+        if process.call("main"):
+            return []
+        if process.step == "ready" or (process.step == "backing off" and process.alarm == 0):
+            return [Move(f"{name} wants to enter", 7, lambda: self._go(explorer, world, index, "enter"))]
+        if process.step == "running":
+            if self._is_overdue(explorer, world, index):  # it keeps the lock until its end is known
+                returned = process._replace(step="ending", notes=(*process.notes, "overdue"))
+                return [Move(f"{name}'s run returns", 7, lambda: world.with_process(index, returned))]
+            return [Move(f"{name}'s run returns", 7, lambda: self._go(explorer, world, index, "leave early"))]
+        if process.step == "ending":
+            if process.hold.depth and "overdue" in process.notes:
+                # A run that took so long marks its lock first, so that its release tells its end.
+                ask = lambda: self._go(explorer, world, index, "ask at end")  # noqa: E731
+                return [Move(f"{name}'s result is stored", 7, ask)]
+            return [Move(f"{name}'s result is stored", 7, lambda: self._end(explorer, world, index))]
+        if process.step == "done":
+            return [Move(f"{name} is acknowledged", 7, to("acknowledged"))]
+        return []
+
+    def finished(
+        self, explorer: Explorer, world: World, index: int, call: Call, result: Any, error: Any
+    ) -> World:
+        spec, process = explorer.specs[index], world.processes[index]
+        if call.what == "ask at end":
+            if error is not None:  # releasing.py goes on without an answer, so a redelivery may run again
+                world = world.with_process(index, process._replace(notes=(*process.notes, "untold")))
+            return self._end(explorer, world, index)
+        if call.what == "leave early":
+            lost = ("lost",) if call.before.lost or (error is not None and process.hold.lost) else ()
+            return world.with_process(index, process._replace(step="ending", notes=(*process.notes, *lost)))
+        if call.what == "leave":
+            return self._ended(world, index)
+        if error is not None:
+            if process.hold.depth:  # the question about other deliveries failed
+                process = process._replace(step="releasing", notes=("unavailable",))
+                return explorer.start(world.with_process(index, process), index, "main", "leave early", ())
+            return world.with_process(index, process._replace(step="backing off", alarm=_BACKOFF))
+        if call.what == "enter":
+            note = () if result is None else ("busy",)
+            world = world.with_process(index, process._replace(notes=note))
+            if spec.redelivered or self._is_overdue(explorer, world, index):
+                return explorer.start(world, index, "main", "redelivery", ())
+            result = RedeliveryReply.UNKNOWN
+        process = world.processes[index]
+        if result == RedeliveryReply.ENDED:
+            process = process._replace(notes=("dropped",))
+            world = world.with_process(index, process)
+            return (
+                self._go(explorer, world, index, "leave early")
+                if process.hold.depth
+                else self._ended(_noted(world, index), index)
+            )
+        if "busy" in process.notes:
+            return world.with_process(index, process._replace(step="backing off", alarm=_BACKOFF, notes=()))
+        return world.with_process(index, process._replace(step="running"))
+
+    def dead(self, process: Process) -> Process:
+        return Process(process.step if self.has_ended(process) else "dead", alive=False)
+
+    def died(self, explorer: Explorer, world: World, index: int, before: Process) -> World:
+        """A run that was not acknowledged may run again."""
+        if "stored" not in before.notes or before.step == "acknowledged" or "ran" not in world.log:
+            return world
+        log = list(world.log)
+        log.remove("ran")
+        return world._replace(log=tuple(sorted([*log, "ran, then died"])))
+
+    def is_inside(self, process: Process) -> bool:
+        return process.step == "running"
+
+    def has_ended(self, process: Process) -> bool:
+        return process.step in {"acknowledged", "undelivered", "overdue"}
+
+    def _is_overdue(self, explorer: Explorer, world: World, index: int) -> bool:
+        """Whether half of the visibility timeout is over, so that there may be another delivery soon."""
+        return any(
+            spec.after == index and spec.redelivered and process.step != "undelivered"
+            for spec, process in zip(explorer.specs, world.processes, strict=True)
+        )
+
+    def _delivery(self, explorer: Explorer, world: World, index: int) -> list[Move]:
+        """A message that `after` publishes is delivered then.
+
+        A redelivery comes while the first delivery is not acknowledged: half of the visibility timeout
+        passes, and then the other half. A run that returned in the first half is acknowledged in the second.
+        When the first delivery is dead, the broker must redeliver.
+        """
+        spec, process = explorer.specs[index], world.processes[index]
+        before = world.processes[spec.after or 0]
+        deliver = Move(f"{spec.name} is delivered", 7, lambda: self._deliver(explorer, world, index))
+        if spec.follows:
+            is_published = before.step in {"ending", "done", "releasing", "acknowledged"}
+            return [deliver] if is_published else []
+        if before.step == "acknowledged":
+            return []
+        if not before.alive:
+            return [deliver]
+        if process.step == "undelivered":
+            overdue = world.with_process(index, process._replace(step="overdue"))
+            return [Move(f"{spec.name} will soon be delivered", 95, lambda: overdue)]
+        is_due = "overdue" in before.notes or before.step in {"ready", "running", "backing off"}
+        return [deliver._replace(rank=95)] if is_due else []
+
+    def _deliver(self, explorer: Explorer, world: World, index: int) -> World:
+        spec, process = explorer.specs[index], world.processes[index]
+        world = world.with_process(index, process._replace(step="ready"))
+        return explorer.start(world, index, "listener", "announce", ()) if spec.redelivered else world
+
+    def _go(self, explorer: Explorer, world: World, index: int, what: str) -> World:
+        process = world.processes[index]
+        step = "entering" if what == "enter" else "releasing"
+        process = process._replace(step=step, alarm=None)
+        return explorer.start(world.with_process(index, process), index, "main", what, ())
+
+    def _end(self, explorer: Explorer, world: World, index: int) -> World:
+        """The second release, if the first one came too early."""
+        process = world.processes[index]
+        if "unavailable" not in process.notes:
+            world = _noted(world, index)
+        if process.hold.depth and "unavailable" not in process.notes:
+            return explorer.start(world, index, "main", "leave", ())
+        return self._ended(world, index)
+
+    def _ended(self, world: World, index: int) -> World:
+        process = world.processes[index]
+        if "unavailable" in process.notes:  # published again
+            return world.with_process(index, process._replace(step="backing off", alarm=_BACKOFF, notes=()))
+        return world.with_process(index, process._replace(step="done"))
+
+
+def _noted(world: World, index: int) -> World:
+    """How this delivery ended is stored."""
+    process = world.processes[index]
+    word = (
+        "dropped"
+        if "dropped" in process.notes
+        else "lost"
+        if {"lost", "untold"} & {*process.notes}
+        else "ran"
+    )
+    world = world.with_process(index, process._replace(notes=("stored",) if word == "ran" else ()))
+    return world._replace(log=tuple(sorted((*world.log, word))))
+
+
+def take_queued(replay: Replay, lease: Lease, spec: Spec, process: Process, attempt: str) -> bool:
+    queued = publishing._QueuedKeys(replay.server, [KEYS], spec.owner)
+    queued._attempt = attempt
+    return not queued.take(QUEUE_TTL / 1000, "t")
+
+
+class Publisher(Kind):
+    """`apply_async` with `lock_from="publish"` (publishing.py): takes the key, then publishes."""
+
+    BODIES: ClassVar[dict[str, Any]] = {**Kind.BODIES, "take": take_queued}
+
+    def moves(self, explorer: Explorer, world: World, index: int) -> list[Move]:
+        spec, process = explorer.specs[index], world.processes[index]
+        if process.call("main"):
+            return []
+        if process.step == "ready":
+            return [Move(f"{spec.name} calls apply_async", 7, lambda: self._take(explorer, world, index))]
+        if process.step == "publishing":
+            return [Move(f"{spec.name} publishes", 7, lambda: self._publish(explorer, world, index))]
+        return []
+
+    def finished(
+        self, explorer: Explorer, world: World, index: int, call: Call, result: Any, error: Any
+    ) -> World:
+        process = world.processes[index]
+        if isinstance(error, Interrupted):
+            return world.with_process(index, process._replace(step="failed"))
+        # Without an answer the task is published without its key, and takes it when it runs.
+        is_published = error is not None or result
+        step = "publishing" if is_published else "duplicate"
+        return world.with_process(index, process._replace(step=step))
+
+    def is_inside(self, process: Process) -> bool:
+        return False
+
+    def has_ended(self, process: Process) -> bool:
+        return process.step in {"acknowledged", "duplicate", "failed"}
+
+    def _take(self, explorer: Explorer, world: World, index: int) -> World:
+        attempt = fresh_attempt(world, index, explorer.specs[index].owner)
+        world = world.with_process(index, world.processes[index]._replace(step="taking"))
+        return explorer.start(world, index, "main", "take", (attempt,))
+
+    def _publish(self, explorer: Explorer, world: World, index: int) -> World:
+        world = world.with_process(index, world.processes[index]._replace(step="acknowledged"))
+        return world._replace(log=tuple(sorted((*world.log, "published"))))
