@@ -1,0 +1,1 @@
+"""Measurements. Each module says at its top what it measures and how to run it."""

@@ -1,8 +1,9 @@
-"""`kill -9` of a pool child that holds the lock: until the lock is free, and until the next holder runs.
+"""After kill -9 of the pool child that held a lock: when is the lock free, and when does the next task run?
 
     python -m benchmarks.crash [kills]
 
-One prefork worker, a lease of 30 s, a waiter whose backoff is at most 0.3 s; with the reaper and without it.
+One prefork worker, a lease of 30 s, and one waiting task. It measures with the reaper, which notices dead
+children at once, and without it, when the pool looks for them every few seconds.
 """
 
 from __future__ import annotations
@@ -13,49 +14,64 @@ import signal
 import statistics
 import sys
 import time
+from functools import cache
 
+import redis
+from celery import Celery
+
+from celery_rlock import LockedTask
 from tests.support.processes import wait_until
 from tests.support.servers import Server, available_kinds
 from tests.support.workers import Worker
 
-APP = "tests.integration.proj:app"
+URL = os.environ.get("CRASH_URL")
+
+app = Celery("crash", broker=URL, backend=URL, set_as_current=False)
+app.conf.update(
+    rlock_reaper=os.environ.get("CRASH_REAPER") == "on",
+    broker_connection_retry_on_startup=True,
+)
 
 
-def kill_holder(proj, key: str) -> tuple[float, float]:
-    """Milliseconds from the kill until the lock is not the victim's any more, and until the waiter runs."""
-    store = proj.store()
-    victim = proj.work.delay(key, 60)
-    wait_until(lambda: store.llen(f"record:{key}"), timeout=20, what="the holder")
-    waiter = proj.work.delay(key, 0)
-    time.sleep(0.5)
-    pid = holder_pid(proj, victim.id)
+@cache
+def store() -> redis.Redis:
+    return redis.Redis.from_url(app.conf.broker_url)
+
+
+@app.task(base=LockedTask, bind=True, name="hold", shared=False, lock_key="{key}", lock_backoff_max=0.3)
+def hold(self: LockedTask, key: str, seconds: float) -> None:
+    started = {"id": self.request.id, "pid": os.getpid(), "at": time.time()}
+    store().rpush(f"started:{key}", json.dumps(started))
+    time.sleep(seconds)
+
+
+def kill_holder(key: str) -> tuple[float, float]:
+    """Milliseconds from the kill until the lock is free, and until the waiting task runs."""
+    victim = hold.delay(key, 60)
+    holder = wait_until(lambda: started(key, victim.id), timeout=20, what="the holder")
+    waiter = hold.delay(key, 0)
+    time.sleep(0.5)  # the task finds the lock busy, and waits
     killed = time.time()
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not held_by(store, key, victim.id), timeout=60, what="the release", every=0.002)
+    os.kill(holder["pid"], signal.SIGKILL)
+    wait_until(lambda: not held_by(key, victim.id), timeout=60, what="the release", every=0.002)
     free = time.time() - killed
     waiter.get(timeout=25)
-    entries = [json.loads(entry) for entry in store.lrange(f"record:{key}", 0, -1)]
-    start = next(entry["at"] for entry in entries if entry["id"] == waiter.id)
-    return free * 1000, (start - killed) * 1000
+    return free * 1000, (started(key, waiter.id)["at"] - killed) * 1000
 
 
-def held_by(store, key: str, task_id: str) -> bool:
-    return any(field.decode().endswith(task_id) for field in store.hkeys(f"rlock:{{{key}}}"))
+def started(key: str, task_id: str) -> dict | None:
+    entries = map(json.loads, store().lrange(f"started:{key}", 0, -1))
+    return next((entry for entry in entries if entry["id"] == task_id), None)
 
 
-def holder_pid(proj, task_id: str) -> int:
-    active = proj.app.control.inspect(timeout=2).active() or {}
-    return next(task["worker_pid"] for tasks in active.values() for task in tasks if task["id"] == task_id)
+def held_by(key: str, task_id: str) -> bool:
+    return any(field.decode().endswith(task_id) for field in store().hkeys(f"rlock:{{{key}}}"))
 
 
-def measure(url: str, kills: int, *, reaper: bool) -> None:
-    conf = json.dumps({"rlock_reaper": reaper})
-    environment = {"RLOCK_TEST_BROKER": url, "RLOCK_TEST_BACKEND": url, "RLOCK_TEST_STORE": url}
-    os.environ.update(environment)
-    from tests.integration import proj  # noqa: PLC0415 - it reads the environment
-
-    with Worker.start(APP, concurrency=3, env={**environment, "RLOCK_TEST_CONF": conf}):
-        times = [kill_holder(proj, f"crash-{reaper}-{turn}") for turn in range(kills)]
+def measure(kills: int, *, reaper: bool) -> None:
+    environment = {"CRASH_URL": app.conf.broker_url, "CRASH_REAPER": "on" if reaper else "off"}
+    with Worker.start("benchmarks.crash:app", concurrency=3, env=environment):
+        times = [kill_holder(f"crash-{reaper}-{turn}") for turn in range(kills)]
     name = "with the reaper" if reaper else "without it"
     for what, column in (("lock free", 0), ("next holder runs", 1)):
         taken = sorted(time[column] for time in times)
@@ -65,8 +81,9 @@ def measure(url: str, kills: int, *, reaper: bool) -> None:
 def main() -> None:
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     with Server.start(available_kinds()[0]) as server:
-        measure(server.url, kills, reaper=True)
-        measure(server.url, max(3, kills // 4), reaper=False)
+        app.conf.update(broker_url=server.url, result_backend=server.url)
+        measure(kills, reaper=True)
+        measure(max(3, kills // 4), reaper=False)
 
 
 if __name__ == "__main__":

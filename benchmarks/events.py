@@ -1,55 +1,80 @@
-"""What events cost: batches of tasks through real workers, with and without `-E`, in turns, in one run.
+"""The cost of events: batches of tasks on real workers with and without `-E`, in turns, in one run.
 
     python -m benchmarks.events [rounds]
 
-Measured is the processor time that the worker and its child take for a task, the same on a busy machine.
-Celery's own events cost too; what those of locks add is the difference between the ratios.
+It measures the processor time of the worker and its child for each task, which a busy machine changes little.
+Celery's own events cost time too. Compare the ratios: the difference is what the lock's events add.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 
 import psutil
+from celery import Celery
 
-from tests.ops.observed import Fleet, started
+from celery_rlock import LockedTask
 from tests.support.servers import Server, available_kinds
+from tests.support.workers import Worker
 
 BATCH = 150
-#: A task without a lock, one with a lock that sends no events, and one that does.
-TASKS = {"plain": "no lock", "quiet": "lock, send_events=False", "work": "lock"}
+URL = os.environ.get("EVENTS_URL")
+
+app = Celery("events", broker=URL, backend=URL, set_as_current=False)
+app.conf.broker_connection_retry_on_startup = True
 
 
-def processor_time(fleet: Fleet) -> float:
-    family = [psutil.Process(pid) for pid in (fleet.worker.pid, *fleet.worker.children())]
+@app.task(name="plain", shared=False)
+def plain(name: str) -> None: ...
+
+
+@app.task(base=LockedTask, name="quiet", shared=False, lock_key="{name}", send_events=False)
+def quiet(name: str) -> None: ...
+
+
+@app.task(base=LockedTask, name="locked", shared=False, lock_key="{name}")
+def locked(name: str) -> None: ...
+
+
+TASKS = {"no lock": plain, "lock, send_events=False": quiet, "lock": locked}
+QUEUES = {False: "without-events", True: "with-events"}
+
+
+def processor_time(worker: Worker) -> float:
+    family = [psutil.Process(pid) for pid in (worker.pid, *worker.children())]
     return sum(times.user + times.system for times in (process.cpu_times() for process in family))
 
 
-def microseconds(fleet: Fleet, task: str, queue: str) -> float:
-    """One task's share of a batch."""
-    work = getattr(fleet.proj, task)
-    start = processor_time(fleet)
-    results = [work.apply_async((f"bench-{i}",), queue=queue) for i in range(BATCH)]
+def microseconds(worker: Worker, task, queue: str) -> float:
+    """The processor time of one task, from a batch of them."""
+    start = processor_time(worker)
+    results = [task.apply_async((f"bench-{number}",), queue=queue) for number in range(BATCH)]
     for result in results:
         result.get(timeout=120)
-    return (processor_time(fleet) - start) / BATCH * 1e6
+    return (processor_time(worker) - start) / BATCH * 1e6
 
 
 def compare(url: str, rounds: int) -> dict[tuple[str, bool], list[float]]:
-    taken: dict[tuple[str, bool], list[float]] = {(task, on): [] for task in TASKS for on in (False, True)}
+    app.conf.update(broker_url=url, result_backend=url)
+    taken: dict[tuple[str, bool], list[float]] = {(name, on): [] for name in TASKS for on in QUEUES}
     with ExitStack() as stack:
-        fleets = {}
-        for on in (False, True):
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            options = ("-E",) if on else ()
-            fleets[on] = stack.enter_context(started(url, *options, directory=directory, queues=(f"{on}",)))
-        for _ in range(rounds + 1):  # the first warms up
-            for (task, on), turns in taken.items():
-                turns.append(microseconds(fleets[on], task, f"{on}"))
+        workers = {
+            on: stack.enter_context(
+                Worker.start(
+                    "benchmarks.events:app",
+                    queues=(queue,),
+                    env={"EVENTS_URL": url},
+                    args=("-E",) if on else (),
+                )
+            )
+            for on, queue in QUEUES.items()
+        }
+        for _ in range(rounds + 1):  # the first round warms up
+            for (name, on), turns in taken.items():
+                turns.append(microseconds(workers[on], TASKS[name], QUEUES[on]))
     return {name: turns[1:] for name, turns in taken.items()}
 
 
@@ -57,8 +82,8 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 8
     with Server.start(available_kinds()[0]) as server:
         taken = compare(server.url, rounds)
-    for task, name in TASKS.items():
-        without, with_events = (statistics.median(taken[task, on]) for on in (False, True))
+    for name in TASKS:
+        without, with_events = (statistics.median(taken[name, on]) for on in (False, True))
         ratio = with_events / without
         print(f"{name:24} without -E {without:5.0f} µs   with -E {with_events:5.0f} µs   ratio {ratio:.2f}")
 

@@ -1,107 +1,131 @@
-"""From a release until the next one runs: this lock beside what one would write without it, in one run.
+"""Contended tasks: hand-over times, makespan and deliveries, beside what users write with redis.lock.Lock.
 
-    python -m benchmarks.handover [tasks]
-    python -m benchmarks.handover many
+    python -m benchmarks.handover [--rounds 2] [--largest 100] [page …]
 
-Real prefork workers on one server. A hand-over is the time from the end of one run's work, just before its
-lock is released, to the start of the next run's work. Half the tasks of each variant are published at once
-while the key is free, the other half while it is held, for two seconds. `many` is thousands of waiters on
-fifty keys.
+It uses real prefork workers and one server. A hand-over is the time from the end of one run's work, just
+before its lock is released, to the start of the next run's work. Tasks are published while the key is free
+("at once"), or while the benchmark holds the key until all of them have found it busy ("settled").
 """
 
 from __future__ import annotations
 
 import os
-import sys
+import statistics
+from collections.abc import Mapping, Sequence
 
-from benchmarks import handover_idle, handover_in_place, handover_many
-from benchmarks.handover_tasks import (
-    AN_ANSWER,
-    SLOTS,
-    VARIANTS,
-    WORK,
-    WORKERS,
-    Figures,
-    Variant,
-    late,
-    measure,
-    percentile,
-)
+from benchmarks import handover_in_place
+from benchmarks.figures import image, options, percentile, publish, surroundings, table
+from benchmarks.handover_tasks import SLOTS, WORK, WORKERS, Fleet, Turn, Variant, fleets, late
+from benchmarks.plot import Panel, draw_panels
 from tests.support.servers import Server, available_kinds
 
-BURST = 100
+SIZES = (3, 10, 30, 100)
+TYPICAL = 30  # tasks for one key, in the table
 
-
-def print_tasks(tasks: int) -> None:
-    print(
-        f"Tasks pass one key on: {tasks} a variant, each holds it for {WORK * 1000:.0f} ms, "
-        f"{WORKERS} workers with {SLOTS} slots each;\n"
-        "Lock is redis.lock.Lock\n\n"
-        f"{'':26}       hand-over, ms\n"
-        f"{'':26}   at once        settled     deliveries  slots that  slot time without\n"
-        f"{'':26}   p50     p99    p50     p99      a task   only wait   the lock, a task"
-    )
-    for variant, figures in measured(tasks).items():
-        print(
-            f"{variant.name:26}{_times(figures.at_once)} {_times(figures.settled)}"
-            f"{figures.deliveries / figures.runs:12.2f}{figures.slots:12}"
-            f"{figures.without_lock / figures.runs * 1000:16.0f} ms"
-        )
-    print(f"{'goal':26}{_goal(10, 100)} {_goal(10, 100)}{'≤ 2.5':>12}{'0':>12}\n")
-    print(f"A slot only waits when its task has no answer from the lock after {AN_ANSWER * 1000:.0f} ms.")
-    print(
-        f"Meanwhile a plain sleep ended late by {percentile(late, 50):.1f} ms (p50) and "
-        f"{percentile(late, 99):.1f} ms (p99);\n"
-        f"the load average was {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.\n"
-    )
-
-
-def measured(tasks: int) -> dict[Variant, Figures]:
-    """There and back again, so that a change in what else the machine does meets them all."""
-    figures = {variant: Figures() for variant in VARIANTS}
-    for variant in (*VARIANTS, *reversed(VARIANTS)):
-        measure(variant, tasks // 4, figures[variant])
-    return figures
-
-
-def print_in_place(url: str, tasks: int) -> None:
-    print(
-        f"Two processes pass one lock to and fro, {tasks} turns\n\n"
-        f"{'':31} hand-over, ms\n"
-        f"{'':31}   p50     p99  requests  commands, those in scripts too"
-    )
-    for name, lock_of in handover_in_place.LOCKS.items():
-        passed = handover_in_place.measure(lock_of, url, tasks // 2)
-        print(f"{name:31}{_times(passed.handovers)}{passed.requests:10.1f}{passed.commands:10.1f}")
-    print(f"{'goal':31}{_goal(10, 100)}\n")
-
-
-def print_burst() -> None:
-    burst = handover_idle.measure(BURST)
-    print(f"{BURST} tasks on one key at once: {burst.deliveries:.2f} deliveries a task (goal: ≤ 2.5)\n")
-    print(f"CPU of a worker's parent in {handover_idle.WATCHED:.0f} s, idle:")
-    for name, figures in (("after these waiters", burst.idle), ("no locked task", burst.plain_idle)):
-        print(f"{name:26}{'  '.join(f'{seconds:.2f} s' for seconds in figures)}")
-
-
-def _times(milliseconds: list[float]) -> str:
-    return f"{percentile(milliseconds, 50):6.1f} {percentile(milliseconds, 99):7.1f}"
-
-
-def _goal(p50: int, p99: int) -> str:
-    return f"{f'≤ {p50}':>6} {f'≤ {p99}':>7}"
+Turns = Mapping[Variant, Sequence[Turn]]
 
 
 def main() -> None:
-    argument = sys.argv[1] if len(sys.argv) > 1 else "60"
+    asked = options(__doc__, rounds=2, largest=100)
     with Server.start(available_kinds()[0]) as server:
         os.environ["CELERY_BROKER_URL"] = os.environ["CELERY_RESULT_BACKEND"] = server.url
-        if argument == "many":
-            handover_many.measure()
-            return
-        print_tasks(int(argument))
-        print_in_place(server.url, int(argument))
-        print_burst()
+        with fleets() as ready:
+            turns = measure(ready, asked.rounds, asked.largest)
+        in_place = {
+            name: handover_in_place.measure(lock_of, server.url, 10 * asked.rounds)
+            for name, lock_of in handover_in_place.LOCKS.items()
+        }
+    report_tasks(turns, asked.pages)
+    report_in_place(in_place, asked.pages)
+
+
+def measure(ready: Mapping[Variant, Fleet], rounds: int, largest: int) -> Turns:
+    """The variants take turns, so that other load affects all of them. The slow ones take part only once."""
+    turns: dict[Variant, list[Turn]] = {variant: [] for variant in ready}
+    for number in range(rounds):
+        for variant, fleet in ready.items():
+            if number and variant.is_slow:
+                continue
+            most = min(variant.largest, largest)
+            turns[variant] += [fleet.turn(size) for size in SIZES if size <= most]
+            turns[variant].append(fleet.turn(min(most, TYPICAL), settle=True))
+    return turns
+
+
+def report_tasks(turns: Turns, pages: Sequence[str]) -> None:
+    titles = (
+        "",
+        "hand-over p50",
+        "p99",
+        "settled p50",
+        "p99",
+        f"makespan of {TYPICAL} tasks / ideal",
+        "deliveries a task",
+        "slots that only wait",
+        "slot time without the lock, a task",
+    )
+    rows = [(variant.name, *_cells(taken)) for variant, taken in turns.items()]
+    noise = (
+        f"Each task works for {WORK * 1000:.0f} ms. {WORKERS} workers have {SLOTS} slots each. Times are "
+        f"milliseconds. A plain sleep ended late by {percentile(late, 50):.1f} ms (p50) and "
+        f"{percentile(late, 99):.1f} ms (p99). {surroundings()}"
+    )
+    publish(pages, "contention", table(titles, rows), noise)
+    draw_panels(image(pages, "handover.svg"), "From a release to the next run", [_distribution(turns)])
+    draw_panels(image(pages, "makespan.svg"), "The time of N tasks for one key", [_makespans(turns)])
+
+
+def _cells(turns: Sequence[Turn]) -> list[str]:
+    at_once, settled = _gaps(turns, settled=False), _gaps(turns, settled=True)
+    times = [f"{percentile(gaps, percent):.1f}" for gaps in (at_once, settled) for percent in (50, 99)]
+    typical = [turn for turn in turns if turn.tasks == TYPICAL and not turn.settled]
+    stretch = f"{statistics.median(turn.stretch for turn in typical):.2f}" if typical else "-"
+    tasks = sum(turn.tasks for turn in turns)
+    return [
+        *times,
+        stretch,
+        f"{sum(turn.deliveries for turn in turns) / tasks:.2f}",
+        str(max(turn.slots for turn in turns)),
+        f"{sum(turn.without_lock for turn in turns) / tasks * 1000:.0f}",
+    ]
+
+
+def _gaps(turns: Sequence[Turn], *, settled: bool) -> list[float]:
+    return [gap for turn in turns if turn.settled == settled for gap in turn.handovers]
+
+
+def _distribution(turns: Turns) -> Panel:
+    series = {}
+    for variant, taken in turns.items():
+        gaps = sorted(gap for turn in taken for gap in turn.handovers)
+        series[variant.name] = [(gap, number / len(gaps) * 100) for number, gap in enumerate(gaps, 1)]
+    return Panel("", series, "milliseconds", "percent of the hand-overs that are as fast or faster")
+
+
+def _makespans(turns: Turns) -> Panel:
+    series = {}
+    for variant, taken in turns.items():
+        sizes = sorted({turn.tasks for turn in taken if not turn.settled})
+        series[variant.name] = [
+            (size, statistics.median(t.stretch for t in taken if t.tasks == size and not t.settled))
+            for size in sizes
+        ]
+    return Panel("", series, "tasks for one key", "multiple of the time that the tasks work", log_y=True)
+
+
+def report_in_place(in_place: Mapping[str, handover_in_place.Passed], pages: Sequence[str]) -> None:
+    titles = ("", "hand-over p50", "p99", "requests", "commands, in scripts too")
+    rows = [
+        (
+            name,
+            f"{percentile(passed.handovers, 50):.1f}",
+            f"{percentile(passed.handovers, 99):.1f}",
+            f"{passed.requests:.1f}",
+            f"{passed.commands:.1f}",
+        )
+        for name, passed in in_place.items()
+    ]
+    publish(pages, "in place", table(titles, rows), surroundings())
 
 
 if __name__ == "__main__":

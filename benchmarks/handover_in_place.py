@@ -1,7 +1,7 @@
-"""Two processes that pass one lock to and fro, each waiting for it in place.
+"""Two processes take one lock in turns; each waits for it with a blocking acquire().
 
-Who has released the lock asks for it again when the other has it, so at every release exactly one waits. How
-long the lock is held varies by more than what the slowest one sleeps between two looks at it.
+A process that has released the lock asks for it again as soon as the other one has it, so exactly one process
+waits at every release. The time for which the lock is held varies by more than the longest polling interval.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 import redis
 
 from benchmarks.handover_tasks import handovers
-from celery_rlock.core.client import connect
-from celery_rlock.core.lock import RLock
-from celery_rlock.core.scripts import Scripts
+from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.server.client import connect
+from celery_rlock.server.lock_server import RedisLockServer
 
 SHORTEST, LONGEST = 0.05, 0.15
 PATIENCE = 60
 
 
 def _rlock(url: str) -> Any:
-    return RLock("handover", scripts=Scripts(connect(url)))
+    return ReentrantLock("handover", lock_server=RedisLockServer(connect(url)))
 
 
 def _lock(url: str, sleep: float) -> Any:
@@ -43,12 +43,12 @@ LOCKS: dict[str, Callable[[str], Any]] = {
 @dataclass
 class Passed:
     handovers: list[float]  # in milliseconds
-    commands: float  # a hand-over, those inside scripts too
-    requests: float  # a hand-over: how often the server was sent anything
+    commands: float  # for each hand-over, including those inside scripts
+    requests: float  # for each hand-over: how often a client sent something to the server
 
 
 def measure(lock_of: Callable[[str], Any], url: str, turns: int) -> Passed:
-    """The hand-overs of `turns` turns of each process."""
+    """Measure the hand-overs while each process takes the lock `turns` times."""
     spawn = multiprocessing.get_context("spawn")
     pipes = [spawn.Pipe() for _ in range(3)]
     (first, to_first), (second, to_second), (one, other) = pipes
@@ -60,11 +60,11 @@ def measure(lock_of: Callable[[str], Any], url: str, turns: int) -> Passed:
     try:
         for player in players:
             player.start()
-        _hear(*drivers)  # both have warmed up
+        _receive(*drivers)  # both have warmed up
         before = _counts(url)
-        to_first.send(True)  # begins with the lock
+        to_first.send(True)  # this one takes the lock first
         to_second.send(False)
-        spans = sorted(span for spans in _hear(*drivers) for span in spans)
+        spans = sorted(span for spans in _receive(*drivers) for span in spans)
     finally:
         for player in players:
             player.kill()
@@ -80,12 +80,12 @@ def play(lock_of: Callable[[str], Any], url: str, turns: int, driver: Any, other
     lock.acquire()
     lock.release()
     driver.send(None)
-    has_it_first = driver.recv()
+    is_first = driver.recv()
     times = random.Random(1)  # the same for every lock
     spans = []
     for turn in range(turns):
-        if turn or not has_it_first:
-            other.recv()  # now the other has it
+        if turn or not is_first:
+            other.recv()  # the other process has the lock now
         lock.acquire()
         start = time.time()
         other.send(None)
@@ -93,13 +93,13 @@ def play(lock_of: Callable[[str], Any], url: str, turns: int, driver: Any, other
         spans.append((start, time.time()))
         lock.release()
     driver.send(spans)
-    driver.poll(PATIENCE)  # to leave now would show in the server's counts
+    driver.poll(PATIENCE)  # closing the connection now would change the server's counts
 
 
-def _hear(*drivers: Any) -> Sequence[Any]:
+def _receive(*drivers: Any) -> Sequence[Any]:
     for driver in drivers:
         if not driver.poll(PATIENCE):
-            raise AssertionError("a process that passes the lock on says nothing")
+            raise AssertionError("a process that takes the lock in turns does not answer")
     return [driver.recv() for driver in drivers]
 
 

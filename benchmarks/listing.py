@@ -1,10 +1,10 @@
-"""How `celery rlock ls` finds 10,000 locks among a million other keys, and what other clients feel of it.
+"""`celery rlock ls` with 10,000 locks among a million other keys: its speed, and the delay for other clients.
 
     python -m benchmarks.listing [other keys] [locks]
 
-The server itself says how long its slowest command took (SLOWLOG), and how long a step takes on average: a
-SCAN, or a batch of reads (commandstats). Another client sends PING all the while; its slowest answers have
-the noise of the machine in them, so it does the same before, when nobody lists anything.
+The server reports its slowest command (SLOWLOG) and the average time of a SCAN and of a batch of reads
+(commandstats). Another client sends PING all the time. Its slowest answers include the noise of the machine,
+so it does the same before the listing, for comparison.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import time
 
 from celery import Celery
 
-from celery_rlock.core.client import connect
-from celery_rlock.core.inventory import BATCH
-from celery_rlock.core.name import Owner
-from celery_rlock.core.scripts import Scripts
-from tests.conftest import DEFAULT_KIND
+from celery_rlock.server.client import connect
+from celery_rlock.server.inventory import BATCH
+from celery_rlock.server.lock_server import RedisLockServer
+from celery_rlock.server.owner import Owner
 from tests.support.clients import bare_client
-from tests.support.servers import Server
+from tests.support.servers import Server, available_kinds
 
 OTHERS, LOCKS = 1_000_000, 10_000
 QUIET_SECONDS = 5
@@ -34,13 +33,13 @@ app = Celery("listing", broker=os.environ.get("RLOCK_BENCH_URL"), set_as_current
 
 
 def fill(server, others, locks):
-    scripts = Scripts(connect(server.url))
+    lock_server = RedisLockServer(connect(server.url))
     with server.client() as client:
         for first in range(0, others, AT_ONCE):
             client.mset({f"other:{number}": number for number in range(first, min(first + AT_ONCE, others))})
     for number in range(locks):
         owner = Owner(f"worker-{number % 50}@pod", f"{number:08x}", f"00000000-0000-4000-8000-{number:012x}")
-        scripts.acquire(scripts.name(f"account:{number}"), owner, 1, 3600, "proj.charge")
+        lock_server.acquire(lock_server.redis_keys(f"account:{number}"), owner, 1, 3600, "proj.charge")
 
 
 def ping_on(url, stopped, answer):
@@ -64,7 +63,7 @@ def beside_pings(server, do):
 
 
 def celery_rlock(server, *args):
-    """Lines of the real command, and the seconds to the second of them and to the last."""
+    """The number of lines that the command prints, and the seconds until the second and the last line."""
     command = [sys.executable, "-m", "celery", "-A", "benchmarks.listing", "rlock", *args]
     environment = {**os.environ, "RLOCK_BENCH_URL": server.url}
     began, second, count = time.perf_counter(), 0.0, 0
@@ -89,9 +88,10 @@ def report(client, rows, first, last, start):
 
 
 def main(others=OTHERS, locks=LOCKS):
-    with Server.start(DEFAULT_KIND) as server, server.client() as client:
+    kind = available_kinds()[0]
+    with Server.start(kind) as server, server.client() as client:
         fill(server, int(others), int(locks))
-        print(f"{DEFAULT_KIND} with {client.dbsize()} keys, {locks} of them locks")
+        print(f"{kind} with {client.dbsize()} keys, {locks} of them locks")
         _, quiet = beside_pings(server, lambda: time.sleep(QUIET_SECONDS))
         *_, start = celery_rlock(server, "--help")
         client.config_set("slowlog-log-slower-than", 200)
@@ -100,8 +100,8 @@ def main(others=OTHERS, locks=LOCKS):
         client.config_resetstat()
         (lines, first, last), busy = beside_pings(server, lambda: celery_rlock(server, "ls"))
         report(client, lines - 1, first, last, start)
-        print(f"another client, nobody listing: {quiet}")
-        print(f"another client, during ls:      {busy}")
+        print(f"another client before ls:  {quiet}")
+        print(f"another client during ls:  {busy}")
 
 
 if __name__ == "__main__":

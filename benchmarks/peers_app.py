@@ -1,7 +1,7 @@
-"""The same task under each lock that a Celery project can install, each as its own README says.
+"""The same tasks under each lock, set up as the README of that lock says.
 
-`PEERS_VARIANT` chooses the one that a worker serves; `build` makes any of them, to publish from. Broker,
-results and locks are in the server at `PEERS_URL`.
+A worker serves the variant that `PEERS_VARIANT` names. `build` makes the app of any variant, to publish from.
+Broker, results and locks are in the server at `PEERS_URL`.
 """
 
 from __future__ import annotations
@@ -10,21 +10,24 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
 import redis
 from celery import Celery
 
+from tests.support.workers import Worker
+
 TTL = 20
+PLAIN, PLAIN_AGAIN = "plain task", "plain task again"
 
 Body = Callable[[Any, str], None]
 
 
 @cache
 def store() -> redis.Redis:
-    return redis.Redis.from_url(os.environ["PEERS_URL"], socket_timeout=None)  # it blocks in BLPOP
+    return redis.Redis.from_url(os.environ["PEERS_URL"], socket_timeout=None)  # BLPOP blocks for long
 
 
 def note(event: str, key: str, task_id: str) -> None:
@@ -32,18 +35,18 @@ def note(event: str, key: str, task_id: str) -> None:
 
 
 def nothing(task: Any, key: str) -> None:
-    """What the cost is measured on."""
+    """The task whose cost is measured."""
 
 
 def work(task: Any, key: str) -> None:
-    """On record, for as long as the driver says: calls with the same arguments may take different times."""
+    """Record start and end. The driver sets the duration, so that equal calls can take different times."""
     note("start", key, task.request.id)
     time.sleep(float(store().get(f"seconds:{key}") or 0))
     note("end", key, task.request.id)
 
 
 def again(task: Any, key: str) -> None:
-    """Run once more, by the task's own retry, and be done."""
+    """Run a second time, through `self.retry()`."""
     note("start" if task.request.retries else "first", key, task.request.id)
     if not task.request.retries:
         raise task.retry(countdown=1, max_retries=1)
@@ -57,7 +60,7 @@ def plain(app: Celery) -> None:
 
 
 def locked(app: Celery) -> None:
-    from celery_rlock import LockedTask  # noqa: PLC0415 - a worker loads what it measures, and nothing else
+    from celery_rlock import LockedTask  # noqa: PLC0415 - a worker loads only the lock that it measures
 
     _declare(app, base=LockedTask, lock_ttl=TTL)
 
@@ -89,7 +92,7 @@ def celery_heimdall(app: Celery) -> None:
 
 
 def celery_heimdall_not_blocking(app: Celery) -> None:
-    """By default its worker waits a second for the lock that its own publisher has taken."""
+    """By default, its worker waits a second for the lock that the publisher of the task has taken."""
     app.conf.heimdall_unique_lock_blocking = False
     celery_heimdall(app)
 
@@ -104,7 +107,7 @@ def celery_once_task(app: Celery) -> None:
 
 
 def recipe_with_redis_lock(app: Celery) -> None:
-    """`redis.lock.Lock` inside the body; a busy one skips."""
+    """`redis.lock.Lock` inside the body. If the lock is busy, the body does not run."""
 
     @contextmanager
     def lock(key: str, _: str) -> Iterator[bool]:
@@ -120,7 +123,7 @@ def recipe_with_redis_lock(app: Celery) -> None:
 
 
 def recipe_of_the_cookbook(app: Celery) -> None:
-    """Celery's own "ensuring a task is only executed one at a time": add, and delete unless it is late."""
+    """Celery's cookbook, "Ensuring a task is only executed one at a time": add, then delete unless late."""
 
     @contextmanager
     def lock(key: str, owner: str) -> Iterator[bool]:
@@ -136,7 +139,8 @@ def recipe_of_the_cookbook(app: Celery) -> None:
 
 
 VARIANTS: dict[str, tuple[Callable[[Celery], None], str | None]] = {
-    "plain task": (plain, None),
+    PLAIN: (plain, None),
+    PLAIN_AGAIN: (plain, None),
     "LockedTask": (locked, "celery-rlock"),
     'LockedTask, lock_from="publish"': (locked_from_publish, "celery-rlock"),
     "celery-once": (celery_once, "celery-once"),
@@ -163,6 +167,26 @@ def build(variant: str) -> Celery:
     return app
 
 
+@contextmanager
+def fleet(apps: dict[str, Celery], concurrency: int) -> Iterator[dict[str, Worker]]:
+    """A worker for each variant. It has its own queue and loads no other lock."""
+    with ExitStack() as stack:
+        workers = {}
+        for variant, app in apps.items():
+            workers[variant] = stack.enter_context(
+                Worker(
+                    "benchmarks.peers_app:app",
+                    concurrency=concurrency,
+                    queues=(app.conf.task_default_queue,),
+                    env={"PEERS_VARIANT": variant},
+                )
+            )
+            workers[variant].launch()
+        for worker in workers.values():
+            worker.await_ready()
+        yield workers
+
+
 def _declare(app: Celery, **options: Any) -> None:
     for body in BODIES:
         app.task(body, name=body.__name__, bind=True, ignore_result=True, shared=False, **options)
@@ -183,7 +207,7 @@ def _under(lock: Any, body: Body) -> Body:
 
 
 def _gate(name: str) -> None:
-    """Keeps the only slot until `name` is opened, so that all that is published meanwhile lies ready."""
+    """Keeps the only slot busy until `name` is opened, so that all tasks are queued before one starts."""
     store().rpush(f"{name}:closed", 1)
     store().blpop([f"{name}:open"], timeout=60)
 

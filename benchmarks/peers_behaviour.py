@@ -1,4 +1,7 @@
-"""What a lock does when something happens to its task. All variants are asked at the same time."""
+"""What each lock does in special cases. All variants are measured at the same time.
+
+python -m benchmarks.peers_behaviour [page …]
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from typing import NamedTuple
 
 from celery import Celery
 
-from benchmarks.peers_app import TTL, store
+from benchmarks.figures import options, publish, table
+from benchmarks.peers_app import PLAIN, PLAIN_AGAIN, TTL, VARIANTS, build, fleet, store
 from tests.support.processes import wait_until
+from tests.support.servers import Server, available_kinds
 
 EVERY = 0.25
 PATIENCE = TTL + 15
@@ -31,13 +36,24 @@ class Record(NamedTuple):
     pid: int
 
 
+def main() -> None:
+    asked = options(__doc__)
+    with Server.start(available_kinds()[0]) as server:
+        os.environ["PEERS_URL"] = server.url
+        locks = {kind: build(kind) for kind in VARIANTS if kind not in (PLAIN, PLAIN_AGAIN)}
+        with fleet(locks, concurrency=4):
+            answers = [ask_all(locks, question) for question in QUESTIONS.values()]
+    rows = [(kind, *(answer[kind] for answer in answers)) for kind in locks]
+    publish(asked.pages, "behaviour", table(("", *QUESTIONS), rows, align="---"))
+
+
 def ask_all(apps: Mapping[str, Celery], question: Callable[[Celery], str]) -> dict[str, str]:
     with ThreadPoolExecutor(len(apps)) as pool:
         return dict(zip(apps, pool.map(question, apps.values()), strict=True))
 
 
 def killed_child(app: Celery) -> str:
-    """`kill -9` of the child in mid-run: how long until somebody else runs under the key."""
+    """`kill -9` of the child during a run: how long until another task runs under the key?"""
     key = _key()
     first = _start(app, key, 300)
     store().delete(f"seconds:{key}")
@@ -56,7 +72,7 @@ def killed_child(app: Celery) -> str:
 
 
 def run_longer_than_its_ttl(app: Celery) -> str:
-    """The same call again and again, while a run takes longer than the TTL: how many run at once."""
+    """A run takes longer than the TTL, and the same call is repeated: how many run at the same time?"""
     key = _key()
     _start(app, key, TTL + 6)
     store().set(f"seconds:{key}", 3)
@@ -68,17 +84,17 @@ def run_longer_than_its_ttl(app: Celery) -> str:
 
 
 def positional_and_keyword(app: Celery) -> str:
-    """f(1) while f(a=1) runs."""
+    """f(1) is called while f(a=1) runs."""
     return _while_one_runs(app, lambda key: app.tasks["work"].apply_async(kwargs={"key": key}))
 
 
 def sent_by_name(app: Celery) -> str:
-    """`app.send_task`, which knows the task by its name only, while one runs."""
+    """`app.send_task`, which knows only the name of the task, is called while one runs."""
     return _while_one_runs(app, lambda key: app.send_task("work", (key,)))
 
 
 def own_retry(app: Celery) -> str:
-    """`self.retry()` inside a run: does it run again?"""
+    """A run calls `self.retry()`: does the task run again?"""
     key = _key()
     app.tasks["again"].delay(key)
     try:
@@ -89,7 +105,7 @@ def own_retry(app: Celery) -> str:
 
 
 def revoked(app: Celery) -> str:
-    """Revoked while it waited for its ETA: is the key free for the next call once that has come?"""
+    """A task is revoked while it waits for its ETA: is the key free for the next call afterwards?"""
     key = _key()
     result = app.tasks["work"].apply_async((key,), countdown=2)
     time.sleep(0.5)
@@ -134,3 +150,16 @@ def _most_at_once(key: str) -> int:
         running += step
         most = max(most, running)
     return most
+
+
+QUESTIONS = {
+    "killed": killed_child,
+    "long run": run_longer_than_its_ttl,
+    "`f(1)`, `f(a=1)`": positional_and_keyword,
+    "`send_task`": sent_by_name,
+    "`self.retry()`": own_retry,
+    "revoked": revoked,
+}
+
+if __name__ == "__main__":
+    main()
