@@ -1,1 +1,1 @@
-"""`python -m examples.demo`: a periodic task on a small fleet, without the lock and then with it."""
+"""`python -m examples.demo`: a periodic task on a small fleet, first without the lock, then with it."""

@@ -1,4 +1,4 @@
-"""The story: two rounds on one fleet, then the timelines, a picture and the figures."""
+"""Plays both rounds on one fleet. Prints timelines and figures, and writes a picture."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ WIDEST = 100
 PLAIN = Round("without_lock", "without the lock", locked=False)
 LOCKED = Round("with_lock", "with LockedTask", locked=True)
 
-INTRODUCTION = (
-    f"A periodic task that runs {RUN_SECONDS:g} s: {len(BEATS)} beats publish it every {TICK_SECONDS:g} s, "
-    f"{len(WORKERS)} workers run it, and one of them is killed. "
-    "First without the lock, then with LockedTask; about 40 s in all.\n"
-)
+INTRODUCTION = f"""\
+Every {TICK_SECONDS:g} s, {len(BEATS)} beat processes publish the same periodic task.
+{len(WORKERS)} workers run it. One run takes {RUN_SECONDS:g} s.
+After the second tick, kill -9 ends a worker in the middle of a run.
+There are two rounds: without the lock, and with LockedTask (about 40 s).
+"""
 
 
 def main() -> int:
-    """The exit code: 0 when the lock held, 1 when it failed, 130 after Ctrl-C."""
+    """Returns the exit code: 0 if the lock held, 1 if it failed, 130 after Ctrl-C."""
     return run(_demo)
 
 
@@ -46,7 +47,7 @@ def _both_rounds(console: Console, processes: Processes) -> tuple[Outcome, Outco
     with Narrator(console) as narrator:
         console.print(INTRODUCTION)
         fleet = Fleet(processes)
-        narrator.say(f"Valkey is up on port {fleet.port}, {len(WORKERS)} workers are ready")
+        narrator.say(f"Valkey is running on port {fleet.port}, and {len(WORKERS)} workers are ready")
         return play(PLAIN, fleet, narrator), play(LOCKED, fleet, narrator)
 
 
@@ -55,9 +56,10 @@ def _show(console: Console, plain: Outcome, locked: Outcome) -> None:
     write_picture(outcomes, PICTURE)
     console.print()
     console.print(timelines(outcomes, min(console.width, WIDEST)), soft_wrap=True)
-    console.print(f"\nthe same as a picture: {PICTURE}\n")
+    console.print(f"\nThe same timelines as a picture: {PICTURE}\n")
     console.print(comparison(outcomes))
-    console.print(f"\n{takeover(locked)} (lock_ttl is {LOCK_TTL} s)")
+    console.print("\nThe killed run counts as a run, and so does the second run of its task.")
+    console.print(takeover(locked, LOCK_TTL))
     console.print(verdict(plain, locked))
 
 

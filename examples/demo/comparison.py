@@ -1,4 +1,4 @@
-"""Without the lock and with it, in figures, and what they say of the lock."""
+"""The figures of both rounds, and whether the lock did its job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from examples.demo.measuring import Outcome
 
 
 def comparison(outcomes: Sequence[Outcome]) -> Table:
-    """A line a round."""
+    """A table with one line for each round."""
     table = Table("", box=None, pad_edge=False)
     for column in ("published", "runs", "overlaps", "lost tasks"):
         table.add_column(column, justify="right")
@@ -26,7 +26,7 @@ def comparison(outcomes: Sequence[Outcome]) -> Table:
 
 
 def holds(locked: Outcome) -> bool:
-    """Whether the lock did its job: no two runs at once, and no task lost."""
+    """Whether no two runs overlapped and no task was lost."""
     return not locked.overlaps and not locked.lost
 
 
@@ -34,16 +34,19 @@ def verdict(plain: Outcome, locked: Outcome) -> str:
     if not holds(locked):
         return "[bold red]The lock failed.[/]"
     if not plain.overlaps:
-        return "Inconclusive: nothing overlapped without the lock either. Run it again."
+        return "This run shows nothing: no runs overlapped without the lock either. Run the demo again."
     return "[bold green]With LockedTask no two runs overlapped, and no task was lost.[/]"
 
 
-def takeover(locked: Outcome) -> str:
-    """How soon the killed holder had a successor."""
+def takeover(locked: Outcome, lock_ttl: float) -> str:
+    """How long the lock of the killed worker kept other runs waiting."""
     if locked.takeover is None:
         return "No run started after the kill."
     killed_at, started_at = locked.takeover
-    return f"From the kill of the holder to its successor's start: {started_at - killed_at:.1f} s"
+    return (
+        f"The next run started {started_at - killed_at:.1f} s after the lock's holder was killed,\n"
+        f"when the holder's lease had ended (lock_ttl={lock_ttl:g} s)."
+    )
 
 
 def _count(failures: int) -> str:

@@ -16,7 +16,7 @@ ROUNDS = ("without_lock", "with_lock")
 
 
 class Fleet:
-    """A Valkey server and its workers. `client` talks to the server."""
+    """A Valkey server and its workers. `client` is connected to the server."""
 
     def __init__(self, processes: Processes) -> None:
         """Returns when the server answers and all the workers are ready."""
@@ -31,18 +31,18 @@ class Fleet:
         return self._celery.start_beat(f"{name}-{round_name}", {"DEMO_ROUND": round_name})
 
     def kill_worker(self, name: str) -> None:
-        """kill -9: it is dead, and the server knows that, when this returns."""
+        """kill -9. When this returns, the worker is dead and the server has closed its connections."""
         self._workers[name].kill()
         while self._connections(name):
             time.sleep(0.01)
 
     def replace_worker(self, name: str) -> None:
-        """Start another of the same name, as a deployment would; returns at once."""
+        """Start a new worker with the same name, as a deployment would. Does not wait until it is ready."""
         self._workers[name] = self._start_worker(name)
 
     @contextmanager
-    def broker_standing_still(self) -> Iterator[None]:
-        """Inside, nobody writes to the server, so that no message moves; for a second at most."""
+    def broker_paused(self) -> Iterator[None]:
+        """Pause all writes to the server, for a second at most, so that no message moves."""
         self.client.client_pause(1000, all=False)
         try:
             yield
@@ -50,7 +50,7 @@ class Fleet:
             self.client.client_unpause()
 
     def waits_for_messages(self, name: str) -> bool:
-        """Whether the worker is blocked in its BRPOP, and so has no message that it has not read yet."""
+        """Whether the worker is blocked in BRPOP, so that no message is on its way to it."""
         return any("b" in connection["flags"] for connection in self._connections(name))
 
     def _connections(self, name: str) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""From events to figures: runs, overlaps, lost tasks, and how soon a killed holder has a successor."""
+"""Turns recorded events into runs, overlaps, lost tasks, and the time after the kill."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from examples.demo.recording import Event
 
 @dataclass(frozen=True)
 class Round:
-    """The task that is published in it, and what people call it."""
+    """The name of the task that a round publishes, and the round's title."""
 
     task: str
     title: str
@@ -21,7 +21,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Kill:
-    """kill -9 of a worker, at this moment."""
+    """kill -9 of a worker, and when it happened."""
 
     worker: str
     at: float
@@ -29,7 +29,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a task. A run that is still going on has no end."""
+    """One run of a task. A run that has not ended has no `end`."""
 
     task_id: str
     worker: str
@@ -40,7 +40,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Publication:
-    """A task's message, as beat published it."""
+    """One message of beat; `pid` is the beat process that published it."""
 
     task_id: str
     at: float
@@ -49,7 +49,7 @@ class Publication:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that was known of a round at some moment: while it went on, or afterwards."""
+    """What was known about a round at the time `known_at`, during the round or after it."""
 
     round: Round
     publications: Sequence[Publication]
@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def lost(self) -> set[str]:
-        """Published but never completed."""
+        """The ids of tasks that were published but not completed."""
         return {publication.task_id for publication in self.publications} - self.completed
 
     @property
@@ -75,7 +75,7 @@ class Outcome:
 
     @property
     def overlaps(self) -> list[tuple[float, float]]:
-        """For each pair of runs that went on at the same time, from when to when they did."""
+        """For each pair of runs that overlapped, the start and the end of the overlap."""
         pairs = (
             (max(one.start, other.start), min(self.end_of(one), self.end_of(other)))
             for one, other in combinations(self.runs, 2)
@@ -103,12 +103,12 @@ class Outcome:
 
     @property
     def takeover(self) -> tuple[float, float] | None:
-        """From the kill to the successor's start."""
+        """The time of the kill, and the time when the next run started."""
         return None if self.kill is None or self.successor is None else (self.kill.at, self.successor.start)
 
     @property
     def lease_left(self) -> tuple[float, float] | None:
-        """The takeover, where there is a lock whose lease must run out."""
+        """The same, if the next run had to wait for the lease of a lock."""
         return self.takeover if self.round.locked else None
 
     @property
@@ -122,7 +122,7 @@ class Outcome:
 
 
 def outcome_of(a_round: Round, events: Sequence[Event], kill: Kill | None) -> Outcome:
-    """What the events mean, with a run of the killed worker ended by the kill."""
+    """The outcome that the events show. The kill ends the run of the killed worker."""
     ends = {event["run"]: event["at"] for event in events if event["event"] == "end"}
     runs = (_run(event, ends.get(event["run"]), kill) for event in _of_kind(events, "start"))
     publications = (Publication(e["task_id"], e["at"], e["pid"]) for e in _of_kind(events, "published"))

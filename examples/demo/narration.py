@@ -1,4 +1,4 @@
-"""What happens, told while it happens: lines, and on a terminal a status below them."""
+"""Prints what happens while it happens. On a terminal, a status line is below it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 
 class Narrator:
-    """A context manager: the status is there inside, and only on a terminal."""
+    """A context manager that shows the status line, on a terminal only."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -33,9 +33,7 @@ class Narrator:
         self._console.print(f"[dim]{time.monotonic() - self._start:6.1f} s[/]  {text}")
 
     def status(self, text: str, running: Sequence[str]) -> None:
-        """`running` are the workers that run the task now: more than one is an overlap."""
+        """`running` are the workers that run the task now. More than one is an overlap."""
         colour = "red" if len(running) > 1 else "green"
-        where = (
-            f"[{colour}]running on {' and '.join(running)}[/]" if running else "[dim]nothing is running[/]"
-        )
+        where = f"[{colour}]running on {' and '.join(running)}[/]" if running else "[dim]no run now[/]"
         self._status.update(f"{text}, {where}")

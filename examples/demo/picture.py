@@ -1,4 +1,4 @@
-"""The same timeline as a picture: an SVG file that needs nothing else."""
+"""The timelines as an SVG picture in one file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADER, PANEL_TITLE, AXIS, LEGEND = 88, 58, 44, 40
 PANEL = PANEL_TITLE + ROW * len(WORKERS) + AXIS
 AXIS_STEP = 2
 SUBTITLE = (
-    f"Every {TICK_SECONDS:g} s each beat publishes the same periodic task; it runs for {RUN_SECONDS:g} s. "
+    f"Every {TICK_SECONDS:g} s each beat publishes the same periodic task; one run takes {RUN_SECONDS:g} s. "
     "kill -9 ends a worker in the middle of a run."
 )
 
@@ -38,7 +38,7 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", s
 
 
 def write_picture(outcomes: Sequence[Outcome], path: Path) -> None:
-    """All rounds on one scale, one above the other, with a legend."""
+    """Draw all rounds, one above the other on the same scale, with a legend."""
     height = HEADER + PANEL * len(outcomes) + LEGEND
     svg = ET.Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}", role="img")
     svg.set("width", str(WIDTH))
@@ -129,14 +129,18 @@ def _lane_y(worker: str) -> int:
 
 
 def _legend(parent: ET.Element) -> None:
-    bars = (("run", "one run", LEFT), ("overlap", "runs overlap", 235), ("lease", "its lease runs out", 385))
+    bars = (
+        ("run", "one run", LEFT),
+        ("overlap", "two runs at once", 225),
+        ("lease", "dead worker's lease", 385),
+    )
     for kind, meaning, x in bars:
         _add(parent, "rect", x=x, y=4, width=24, height=14, rx=3, class_=kind)
         _add(parent, "text", meaning, x=x + 32, y=16)
     _cross(parent, 592, 11)
     _add(parent, "text", "kill -9 of a worker", x=610, y=16)
     _triangle(parent, 772, 6)
-    _add(parent, "text", "a task is published", x=786, y=16)
+    _add(parent, "text", "task published", x=786, y=16)
 
 
 def _cross(parent: ET.Element, x: float, y: float) -> None:
@@ -155,7 +159,7 @@ def _hatch(svg: ET.Element) -> None:
 
 
 def _add(parent: ET.Element, tag: str, text: str | None = None, **attributes: str | float) -> ET.Element:
-    """A new child; `class_` stands for class, and other underscores for hyphens."""
+    """Add a child element. `class_` becomes class, and other underscores become hyphens."""
     element = ET.SubElement(parent, tag)
     element.text = text
     for name, value in attributes.items():

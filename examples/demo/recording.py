@@ -1,4 +1,4 @@
-"""What happened, told by the processes that did it: a Redis list of events for each round."""
+"""Workers and beats record what they do in a Redis list, one list for each round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Event: TypeAlias = dict[str, Any]
 
 @contextmanager
 def recorded(task: Task) -> Iterator[None]:
-    """One run of a task. It has an end only if it comes to its end: a killed run never has one."""
+    """Record the start and the end of one run. A killed run has no end."""
     run = {"run": uuid.uuid4().hex, "task_id": task.request.id, "worker": _worker(task.request.hostname)}
     _record(task.name, event="start", **run)
     yield
@@ -28,11 +28,11 @@ def recorded(task: Task) -> Iterator[None]:
 
 
 def events(client: redis.Redis, round_name: str) -> list[Event]:
-    """All events of a round so far, in the order in which Redis got them."""
+    """All events of a round so far, in the order of their arrival in Redis."""
     return [json.loads(line) for line in client.lrange(_key(round_name), 0, -1)]
 
 
-# In a worker a task that is scheduled again is published too; only beat's messages are new tasks.
+# Workers publish too, when a task is retried. Only the messages of beat are new tasks.
 @beat_init.connect
 def _record_what_beat_publishes(**_: Any) -> None:
     after_task_publish.connect(_record_published, weak=False)

@@ -1,4 +1,4 @@
-"""One round: beats publish some ticks, one worker is killed in the middle, and the rest is completed."""
+"""One round: both beats publish four ticks, one worker is killed, and all tasks are completed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from examples.embedded.processes import Process
 
 TICKS = 4
 KILL_AFTER_TICK = 2
-# The run to kill: one that has begun for sure, and whose end is still far enough away.
+# Kill a run of this age in seconds: it has surely started, and does not end soon.
 KILL_AGE = (0.3, RUN_SECONDS - 0.5)
 BEAT_START_SECONDS = 10.0
 DRAIN_SECONDS = 20.0
@@ -22,7 +22,7 @@ LOOK_EVERY = 0.05
 
 
 def play(a_round: Round, fleet: Fleet, narrator: Narrator) -> Outcome:
-    """What came of it, when every task is completed or has had time enough."""
+    """Returns the outcome when every task is completed, or when the time for that is over."""
     narrator.begin(a_round.title)
     return _Play(a_round, fleet, narrator).to_the_end()
 
@@ -34,14 +34,14 @@ class _Play:
         self._deadline = time.time() + BEAT_START_SECONDS + TICKS * TICK_SECONDS + DRAIN_SECONDS
         self._kill: Kill | None = None
         self._ticks = 0
-        self._told: set[str] = set()
+        self._said: set[str] = set()
 
     def to_the_end(self) -> Outcome:
         while True:
             outcome = self._look()
             self._publish_on(outcome)
             self._kill_in_the_middle(outcome)
-            self._tell(outcome)
+            self._say(outcome)
             if self._is_over(outcome):
                 return outcome
             time.sleep(LOOK_EVERY)
@@ -50,14 +50,14 @@ class _Play:
         return outcome_of(self._round, events(self._fleet.client, self._round.task), self._kill)
 
     def _publish_on(self, outcome: Outcome) -> None:
-        """Count the ticks that both beats have published, and end a beat after its last."""
+        """Count the ticks that both beats have published, and stop a beat after its last tick."""
         published = Counter(publication.pid for publication in outcome.publications)
         for beat in self._beats:
             if published[beat.pid] >= TICKS and beat.running:
                 beat.stop()
             _refuse_early_end(beat, published[beat.pid])
         for tick in range(self._ticks, min(published[beat.pid] for beat in self._beats)):
-            self._narrator.say(f"tick {tick + 1} published twice")
+            self._narrator.say(f"tick {tick + 1}: both beats publish the task")
             self._ticks = tick + 1
 
     def _kill_in_the_middle(self, outcome: Outcome) -> None:
@@ -66,45 +66,47 @@ class _Play:
         for run in outcome.running:
             if KILL_AGE[0] <= time.time() - run.start <= KILL_AGE[1] and self._killed(run.worker):
                 self._fleet.replace_worker(run.worker)
-                doing = "while holding the lock" if self._round.locked else "while running the task"
-                self._narrator.say(f"[bold magenta]{run.worker} killed[/] (kill -9) {doing}, then replaced")
+                doing = "while it holds the lock" if self._round.locked else "while it runs the task"
+                self._narrator.say(
+                    f"[bold magenta]kill -9 of {run.worker}[/] {doing}; a new {run.worker} starts"
+                )
                 return
 
     def _killed(self, worker: str) -> bool:
-        """Kill it, unless the broker would lose a message by that.
+        """Kill the worker, unless the broker would lose a message by that. Returns whether it was killed.
 
-        What a worker has popped from Redis dies with it until kombu has put it among the unacknowledged
-        messages. That gap of the broker is no matter of locks, so the demo kills beside it.
+        kombu pops a message from Redis and a moment later notes it as unacknowledged. A worker that dies in
+        between loses the message. That is a gap of the broker, not of the lock, so the demo avoids it.
         """
-        with self._fleet.broker_standing_still():
+        with self._fleet.broker_paused():
             if not self._fleet.waits_for_messages(worker):
                 return False
             self._kill = Kill(worker, time.time())
             self._fleet.kill_worker(worker)
         return True
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _say(self, outcome: Outcome) -> None:
         running = [run.worker for run in outcome.running]
         self._narrator.status(f"{len(outcome.completed)} of {TICKS * len(BEATS)} tasks completed", running)
         if len(running) > 1:
-            self._tell_once("overlap", f"[red]{' and '.join(running)} run it at the same time[/]")
+            self._say_once("overlap", f"[red]{' and '.join(running)} run the task at the same time[/]")
         if outcome.kill is not None:
-            self._tell_after_kill(outcome, outcome.kill)
+            self._say_after_kill(outcome, outcome.kill)
 
-    def _tell_after_kill(self, outcome: Outcome, kill: Kill) -> None:
+    def _say_after_kill(self, outcome: Outcome, kill: Kill) -> None:
         if outcome.successor and self._round.locked:
-            self._tell_once("lease", f"the dead holder's lease is over: {_start(outcome.successor, kill)}")
+            self._say_once("lease", f"the dead worker's lease ends: {_start(outcome.successor, kill)}")
         if outcome.rerun:
-            self._tell_once("rerun", f"the killed task came back: {_start(outcome.rerun, kill)}")
+            self._say_once("rerun", f"the killed task is redelivered: {_start(outcome.rerun, kill)}")
 
-    def _tell_once(self, what: str, text: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _say_once(self, what: str, text: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
             self._narrator.say(text)
 
     def _is_over(self, outcome: Outcome) -> bool:
         if time.time() > self._deadline:
-            self._narrator.say(f"[red]gave up waiting: lost tasks: {len(outcome.lost)}[/]")
+            self._narrator.say(f"[red]{len(outcome.lost)} tasks are not completed in time[/]")
             return True
         return self._ticks >= TICKS and not outcome.lost and not outcome.running
 
@@ -115,4 +117,4 @@ def _start(run: Run, kill: Kill) -> str:
 
 def _refuse_early_end(beat: Process, published: int) -> None:
     if published < TICKS and not beat.running:
-        raise RuntimeError(f"{beat.name} has ended; its log ends:\n{beat.log[-2000:]}")
+        raise RuntimeError(f"{beat.name} has ended too early. The end of its log:\n{beat.log[-2000:]}")

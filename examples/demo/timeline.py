@@ -1,4 +1,4 @@
-"""The timeline in the terminal: one row a worker, time from left to right."""
+"""The timelines for the terminal: one row for each worker, time from left to right."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ AXIS_STEP = 5
 START, RUN, OVERLAP, KILLED, LEASE = "▐", "█", "▒", "✗", "┄"
 STYLES = {START: "green", RUN: "green", OVERLAP: "bold red", KILLED: "bold magenta", LEASE: "yellow"}
 LEGEND = (
-    (RUN, "one run"),
-    (OVERLAP, "runs overlap"),
+    (RUN, "run"),
+    (OVERLAP, "two runs at once"),
     (KILLED, "kill -9"),
-    (LEASE, "lease runs out"),
+    (LEASE, "dead worker's lease"),
     ("2", "tasks published"),
 )
 
 
 def timelines(outcomes: Sequence[Outcome], width: int) -> Text:
-    """All rounds on one scale, and what the marks mean; no line is longer than `width`."""
+    """All rounds on the same scale, and a legend. No line is longer than `width`."""
     scale = _Scale(width - LABEL, max(outcome.duration for outcome in outcomes))
     text = Text()
     for outcome in outcomes:
@@ -38,7 +38,7 @@ def timelines(outcomes: Sequence[Outcome], width: int) -> Text:
 
 
 class _Scale:
-    """Moments of a round to columns."""
+    """Maps the seconds of a round to columns."""
 
     def __init__(self, columns: int, seconds: float) -> None:
         self.columns = columns
@@ -59,7 +59,7 @@ class _Scale:
 
 
 def _publications(outcome: Outcome, scale: _Scale) -> str:
-    """How many tasks were published, in the column of that moment."""
+    """The number of published tasks, in the column of their time."""
     counts = Counter(scale.column(publication.at - outcome.begin) for publication in outcome.publications)
     return "".join(str(counts[column] or " ") for column in range(scale.columns)).rstrip()
 

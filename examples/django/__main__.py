@@ -1,4 +1,4 @@
-"""The story: tasks and requests change one account at the same time; then each waits for the other."""
+"""Tasks and requests change one account at the same time. Then each waits for the other."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from examples.embedded.story import figures, run, wait_until
 EACH = 20
 DEPOSITS = 2 * EACH
 THREADS = 4
+NEW_ACCOUNT = 1000
 
 
 def django(console: Console, processes: Processes) -> bool:
     site = Site(processes)
-    from bank import tasks  # noqa: PLC0415 - Django is set up now
+    from bank import tasks  # noqa: PLC0415 - Django must be set up first
 
-    console.print(f"{EACH} tasks and {EACH} requests add 1 to an account, all at once.\n")
-    plain = _balance_in_the_end(site, tasks.plain_deposit, "plain-deposit")
-    locked = _balance_in_the_end(site, tasks.deposit, "deposit")
+    console.print(f"{EACH} tasks and {EACH} requests each add 1 to the same account, at the same time.\n")
+    plain = _final_balance(site, tasks.plain_deposit, "plain-deposit")
+    locked = _final_balance(site, tasks.deposit, "deposit")
     _show(console, plain, locked)
     each_waits = _task_first(site, tasks, console) and _view_first(site, tasks, console)
-    return plain < DEPOSITS and locked == DEPOSITS and each_waits
+    return plain < DEPOSITS and locked == DEPOSITS and each_waits and _on_commit(site, console)
 
 
-def _balance_in_the_end(site: Site, task: Any, action: str) -> int:
+def _final_balance(site: Site, task: Any, action: str) -> int:
     account = _new_account()
     results = [task.delay(account.pk, 1) for _ in range(EACH)]
     with ThreadPoolExecutor(THREADS) as threads:
@@ -57,7 +58,7 @@ def _task_first(site: Site, tasks: Any, console: Console) -> bool:
     refused = site.post(account.pk, "deposit-or-409")
     waited = site.post(account.pk, "deposit")
     changes = audit.get(timeout=60)
-    console.print("\nA task has the account:")
+    console.print("\nWhile a task holds the lock of the account:")
     console.print(f"  a view that does not wait answers {refused.status}, Retry-After: {refused.retry_after}")
     console.print(f"  a view that waits answers {waited.status}; changes while the task ran: {changes}")
     return (refused.status, waited.status, changes, _balance(account)) == (409, 200, 0, 1)
@@ -72,18 +73,28 @@ def _view_first(site: Site, tasks: Any, console: Console) -> bool:
         wait_until(lambda: deposit.state != "PENDING", "the task's first attempt")
         state_meanwhile, changes = deposit.state, audit.result().body["changed"]
     deposit.get(timeout=60)
-    console.print("\nA view has the account:")
+    console.print("\nWhile a view holds the lock of the account:")
     console.print(f"  a task is in state {state_meanwhile}; changes while the view ran: {changes}")
-    console.print(f"  then it is in state {deposit.state}")
+    console.print(f"  after the view the task is in state {deposit.state}")
     return (state_meanwhile, deposit.state, changes, _balance(account)) == ("RETRY", "SUCCESS", 0, 1)
 
 
+def _on_commit(site: Site, console: Console) -> bool:
+    from bank.models import Account  # noqa: PLC0415 - Django must be set up first
+
+    answer = site.post(NEW_ACCOUNT, "deposit-later")
+    wait_until(lambda: Account.objects.filter(pk=NEW_ACCOUNT, balance=1).exists(), "the deposit")
+    console.print("\nA view makes an account, and publishes a task with delay_on_commit:")
+    console.print(f"  the view answers {answer.status}, and the task finds the account: balance 1")
+    return answer.status == HTTPStatus.ACCEPTED
+
+
 def _await_locked(account: Any) -> None:
-    wait_until(RLock(f"account:{account.pk}").locked, "the holder of the account")
+    wait_until(RLock(f"account:{account.pk}").locked, "the lock of the account")
 
 
 def _new_account() -> Any:
-    from bank.models import Account  # noqa: PLC0415 - Django is set up now
+    from bank.models import Account  # noqa: PLC0415 - Django must be set up first
 
     return Account.objects.create()
 
@@ -94,4 +105,4 @@ def _balance(account: Any) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(django, "tasks and requests come in …"))
+    sys.exit(run(django, "tasks and requests are running …"))

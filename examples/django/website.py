@@ -27,7 +27,7 @@ class Answer:
 
 
 class Site:
-    """Running, with an empty database, when the constructor returns; in this process Django is set up too."""
+    """The running project with an empty database. The constructor sets up Django in this process too."""
 
     def __init__(self, processes: Processes) -> None:
         env = {
@@ -40,7 +40,7 @@ class Site:
         self._address = f"http://127.0.0.1:{port}"
         server = processes.start("django", (*MANAGE, "runserver", "--noreload", f"127.0.0.1:{port}"), env)
         celery = CeleryProcesses(processes, "bank", env, PROJECT)
-        (self.worker,) = celery.start_workers(("worker",), "-c", "4")
+        celery.start_workers(("worker",), "-c", "4")
         server.wait_until(self._answers)
 
     def post(self, account: int, action: str) -> Answer:
@@ -60,10 +60,10 @@ class Site:
 
 
 def _set_up_here(env: dict[str, str]) -> None:
-    """So that this process can publish tasks and read the accounts, as any code of the project."""
+    """Set up Django here, so that this process can publish tasks and read accounts."""
     sys.path.insert(0, str(PROJECT))
     os.environ.update(env)
-    import django  # noqa: PLC0415 - with these settings
+    import django  # noqa: PLC0415 - it reads these settings
     from django.core.management import call_command  # noqa: PLC0415
 
     django.setup()

@@ -1,1 +1,1 @@
-"""What the demo and the examples run on: a Valkey server, workers and beats that are gone when they end."""
+"""Starts a Valkey server, workers and beats for the examples, and stops them at the end."""

@@ -13,7 +13,7 @@ QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 
 
 class CeleryProcesses:
-    """Starts what `celery -A app` starts. `path` is where its modules are found."""
+    """Starts `celery -A app` commands. `path` is the folder of the app's modules."""
 
     def __init__(
         self, processes: Processes, app: str, env: Mapping[str, str], path: Path = REPOSITORY
@@ -23,19 +23,19 @@ class CeleryProcesses:
         self._env = {**env, "PYTHONPATH": str(path)}
 
     def start_worker(self, name: str, *options: str, env: Mapping[str, str] | None = None) -> Process:
-        """Returns at once; `await_ready` waits for it."""
+        """Does not wait for the worker; `await_ready` does."""
         options = ("-n", f"{name}@example", "-l", "INFO", *QUIET, *options)
         return self._processes.start(name, (*self._celery, "worker", *options), {**self._env, **(env or {})})
 
     def start_workers(self, names: tuple[str, ...], *options: str) -> list[Process]:
-        """Returns when all of them are ready."""
+        """Returns when all workers are ready."""
         workers = [self.start_worker(name, *options) for name in names]
         for worker in workers:
             await_ready(worker)
         return workers
 
     def start_beat(self, name: str, env: Mapping[str, str] | None = None) -> Process:
-        """A beat with a schedule file of its own; returns at once."""
+        """Start a beat with its own schedule file. Does not wait for it."""
         options = (
             "--schedule",
             str(self._processes.directory / f"{name}.schedule"),

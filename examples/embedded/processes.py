@@ -1,4 +1,4 @@
-"""Child processes that never outlive the one who started them, however that ends."""
+"""Child processes that end when the process that started them ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 LOG_TAIL = 2000
 
-# Removes the directory when its standard input ends: when its maker dies without doing it itself.
+# Removes the directory when standard input closes. That happens when the example dies and cannot clean up.
 JANITOR = 'read -r _; sleep 1; rm -rf -- "$0"'
 
 
 class Process:
-    """A child process, in a process group of its own, its output in a log."""
+    """A child process in its own process group. Its output goes to a log."""
 
     def __init__(self, name: str, popen: subprocess.Popen[bytes], log: Path) -> None:
         self.name, self.pid = name, popen.pid
@@ -38,27 +38,27 @@ class Process:
         return self._log.read_text(errors="replace")
 
     def stop(self) -> None:
-        """Ask it to end (SIGTERM); returns at once."""
+        """Send SIGTERM. Does not wait for the end."""
         self._popen.terminate()
 
     def kill(self) -> None:
-        """kill -9, its children too, as when its container or host dies. Harmless when it has ended."""
+        """kill -9 of the process and its children, as when a container dies. No effect if it has ended."""
         if self.running:
             os.killpg(self.pid, signal.SIGKILL)
         self._popen.wait()
 
     def wait_until(self, ready: Callable[[], bool], timeout: float = 60) -> None:
-        """Return when `ready()`; a RuntimeError shows the log if the process ends or takes too long."""
+        """Wait for `ready()`. Raises RuntimeError with the log if the process ends or takes too long."""
         deadline = time.monotonic() + timeout
         while not ready():
             if not self.running or time.monotonic() > deadline:
                 state = "is not ready" if self.running else "has ended"
-                raise RuntimeError(f"{self.name} {state}; its log ends:\n{self.log[-LOG_TAIL:]}")
+                raise RuntimeError(f"{self.name} {state}. The end of its log:\n{self.log[-LOG_TAIL:]}")
             time.sleep(0.05)
 
 
 class Processes:
-    """All processes of an example and their directory; both are gone when the `with` block ends."""
+    """All processes of an example and their directory. The end of the `with` block removes both."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
@@ -80,7 +80,7 @@ class Processes:
             self._janitor.communicate()
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> Process:
-        """Call from the main thread: on Linux the kernel kills the process when its starter dies."""
+        """Call this from the main thread: on Linux the kernel kills the child when that thread ends."""
         log = self.directory / f"{name}-{len(self._started)}.log"
         with log.open("wb") as output:
             popen = subprocess.Popen(
@@ -91,7 +91,7 @@ class Processes:
                 cwd=self.directory,
                 env={**self._env, "TMPDIR": str(self.directory), **(env or {})},
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - there is no other way to say it
+                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - prctl needs it
             )
         self._started.append(Process(name, popen, log))
         return self._started[-1]
@@ -102,12 +102,12 @@ def _die_with(starter: int) -> Callable[[], None] | None:
         return None
     prctl = ctypes.CDLL(None).prctl
 
-    def ask_for_the_signal() -> None:
+    def request_the_signal() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != starter:  # it died before the kernel knew
+        if os.getppid() != starter:  # the starter died before prctl was called
             os._exit(1)
 
-    return ask_for_the_signal
+    return request_the_signal
 
 
 @contextmanager

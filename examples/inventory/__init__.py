@@ -1,1 +1,1 @@
-"""`python -m examples.inventory`: stock that is not oversold, not even by a holder that lost its lock."""
+"""`python -m examples.inventory`: stock that is never oversold, even if a worker loses its lock."""

@@ -1,4 +1,4 @@
-"""The story: the same orders four times, and how many were sold of what was there."""
+"""Sells the same stock in four rounds, and prints how many pieces each round sold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ ROUNDS = (
 def inventory(console: Console, processes: Processes) -> bool:
     workers = _start(processes)
     console.print(
-        f"{ORDERS} orders for {STOCK} pieces; a paused holder stands still longer than its lease.\n"
+        f"{ORDERS} orders arrive for {STOCK} pieces. In two rounds the process that holds\n"
+        "the lock is paused in the middle of a sale, for longer than its lease.\n"
     )
     table = figures("stock", "orders", "sold", "oversold", "refused writes")
     outcomes = []
@@ -37,7 +38,7 @@ def inventory(console: Console, processes: Processes) -> bool:
         table.add_row(title, *map(str, (STOCK, ORDERS, outcome.sold, outcome.oversold, refused)))
         outcomes.append(outcome)
     console.print(table)
-    return _as_it_must(*outcomes)
+    return _as_expected(*outcomes)
 
 
 def _start(processes: Processes) -> list[Process]:
@@ -50,7 +51,7 @@ def _start(processes: Processes) -> list[Process]:
     return celery.start_workers(("worker-1", "worker-2"), "-c", "2")
 
 
-def _as_it_must(plain: Outcome, locked: Outcome, lost: Outcome, fenced: Outcome) -> bool:
+def _as_expected(plain: Outcome, locked: Outcome, lost: Outcome, fenced: Outcome) -> bool:
     oversells = plain.oversold > 0 and lost.oversold > 0
     return oversells and (locked.sold, fenced.sold) == (STOCK, STOCK)
 
@@ -65,4 +66,4 @@ def _refused(workers: list[Process]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(inventory, "orders come in …"))
+    sys.exit(run(inventory, "orders are arriving …"))

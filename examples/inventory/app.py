@@ -1,4 +1,4 @@
-"""One sale three times: as it is, under a lock, and with the lock's token checked by the store."""
+"""The same sale three times: without a lock, with a lock, and with a lock whose token the store checks."""
 
 import os
 
@@ -34,7 +34,7 @@ def locked_sale(product: int, order: str) -> None:
     bind=True,
     lock_key="product:{product}",
     lock_ttl=LOCK_TTL,
-    autoretry_for=(StaleToken,),  # the sale is made again, under a new token
+    autoretry_for=(StaleToken,),  # sell again, under a new token
     default_retry_delay=0,
 )
 def fenced_sale(self: LockedTask, product: int, order: str) -> None:

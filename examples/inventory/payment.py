@@ -1,4 +1,4 @@
-"""The payment provider: it takes its time, and charges an order once, however often it is asked."""
+"""The payment provider. It is slow, and charges an order only once, even if it is asked twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from examples.inventory.stock import database
 
 ANSWER_SECONDS = 0.02
-UNLUCKY = "unlucky"  # while this order is charged, the process stands still
+UNLUCKY = "unlucky"  # charging this order pauses the process
 
 
 def charge(product: int, order: str) -> None:

@@ -1,4 +1,4 @@
-"""One round: orders for one product, and what was sold in the end."""
+"""One round: orders for one product, and how many pieces were sold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from examples.inventory.stock import database
 
 STOCK = 30
 ORDERS = 60
-EARLY = 20  # orders that come while the unlucky one's process stands still
+EARLY = 20  # orders that arrive while the process of the unlucky order is paused
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Outcome:
 
 
 def play(sale: Task, product: int, tasks_ended: Callable[[], int], *, pause: bool) -> Outcome:
-    """`pause`: a holder is stopped for longer than its lease, and goes on when others have sold meanwhile."""
+    """With `pause`, one holder of the lock is paused until its lease has ended and others have sold."""
     _put_on_sale(product)
     before = tasks_ended()
     if pause:
-        _sell_while_one_stands_still(sale, product)
+        _sell_while_one_is_paused(sale, product)
     for number in range(EARLY if pause else 0, ORDERS):
         sale.delay(product, f"order {number}")
     wait_until(lambda: tasks_ended() >= before + ORDERS, f"the end of {ORDERS} orders")
@@ -44,14 +44,14 @@ def _put_on_sale(product: int) -> None:
         db.execute("INSERT INTO product (id, left) VALUES (?, ?)", (product, STOCK))
 
 
-def _sell_while_one_stands_still(sale: Task, product: int) -> None:
+def _sell_while_one_is_paused(sale: Task, product: int) -> None:
     sale.delay(product, UNLUCKY)
-    wait_until(lambda: _pid_of_unlucky(product), "the order whose process is stopped")
+    wait_until(lambda: _pid_of_unlucky(product), "the order whose process is paused")
     for number in range(1, EARLY):
         sale.delay(product, f"order {number}")
-    wait_until(lambda: _sold(product) == EARLY - 1, "the end of the lease, and sales by others")
+    wait_until(lambda: _sold(product) == EARLY - 1, "the end of the lease, and sales by other processes")
     os.kill(_pid_of_unlucky(product), signal.SIGCONT)
-    wait_until(lambda: _is_sold(product, UNLUCKY), "the sale of the one that was stopped")
+    wait_until(lambda: _is_sold(product, UNLUCKY), "the sale of the paused order")
 
 
 def _pid_of_unlucky(product: int) -> int:

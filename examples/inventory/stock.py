@@ -1,4 +1,4 @@
-"""The stock, in SQLite: it refuses whoever comes with a smaller token than it has seen."""
+"""The stock, in SQLite. It refuses a token that is smaller than one it has seen."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CREATE TABLE charge (product INTEGER NOT NULL, order_id TEXT NOT NULL, pid INTEG
 
 
 class StaleToken(Exception):
-    """Somebody has taken the lock since: what this holder has read is not true any more."""
+    """Another task has taken the lock since, so what this task has read may be out of date."""
 
 
 def read(product: int, token: int = 0) -> int:
-    """How many are left. From now on nobody with a smaller token may write."""
+    """How many pieces are left. From now on the stock refuses writes with a smaller token."""
     with database() as db:
         _fence(db, product, token)
         (left,) = db.execute("SELECT left FROM product WHERE id = ?", (product,)).fetchone()
@@ -28,7 +28,7 @@ def read(product: int, token: int = 0) -> int:
 
 
 def write(product: int, order: str, left: int, token: int = 0) -> None:
-    """The sale and what is left, both or neither."""
+    """Store the sale and the number of pieces left, both or neither."""
     with database() as db:
         _fence(db, product, token)
         db.execute("UPDATE product SET left = ? WHERE id = ?", (left, product))
@@ -43,6 +43,6 @@ def _fence(db: sqlite3.Connection, product: int, token: int) -> None:
 
 @contextmanager
 def database() -> Iterator[sqlite3.Connection]:
-    """One transaction: committed at the block's end, rolled back by an error."""
+    """One transaction: an error rolls it back."""
     with closing(sqlite3.connect(os.environ["INVENTORY_DB"], timeout=30)) as db, db:
         yield db

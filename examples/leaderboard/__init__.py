@@ -1,1 +1,1 @@
-"""`python -m examples.leaderboard`: several keys change together, by one script, called under the lock."""
+"""`python -m examples.leaderboard`: one Lua script changes several keys, under the lock."""

@@ -1,6 +1,6 @@
-"""The story: the same games without the lock and with it, and what lies in Redis afterwards.
+"""Plays the same games without the lock and with it, and checks the data in Redis afterwards.
 
-`python -m examples.leaderboard redis+cluster://…` keeps the boards, and the locks, in that Cluster.
+`python -m examples.leaderboard redis+cluster://…` keeps the boards and the locks in that Cluster.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ PUBLISHED = [*GAMES, *GAMES[::4]]
 
 def leaderboard(console: Console, processes: Processes) -> bool:
     workers = _start(processes)
-    from examples.leaderboard import app  # noqa: PLC0415 - it reads the environment that _start has made
+    from examples.leaderboard import app  # noqa: PLC0415 - it reads the environment that _start has set
 
-    console.print(f"{len(GAMES)} games of {len(GAMES_OF)} users; {len(GAMES[::4])} are published twice.\n")
+    console.print(
+        f"{len(GAMES_OF)} users play {len(GAMES)} games. {len(GAMES[::4])} games are published twice.\n"
+    )
     again = _play(app.plain_game, 1, workers), _play(app.locked_game, 2, workers)
     boards = contents(app.board_of(1), GAMES_OF), contents(app.board_of(2), GAMES_OF)
-    table = figures("published", "recorded", "reckoned again", "wrong totals")
-    for title, often, board in zip(("without the lock", "with LockedTask"), again, boards, strict=True):
-        table.add_row(title, *map(str, (len(PUBLISHED), board.recorded, often, board.wrong_totals)))
+    table = figures("published", "recorded", "computed again", "wrong totals")
+    for title, times, board in zip(("without the lock", "with LockedTask"), again, boards, strict=True):
+        table.add_row(title, *map(str, (len(PUBLISHED), board.recorded, times, board.wrong_totals)))
     console.print(table)
     _describe(console, boards[1])
     return again[0] > 0 and again[1] == 0 and _is_right(boards[1])
@@ -46,7 +48,7 @@ def _start(processes: Processes) -> list[Process]:
 
 
 def _play(task: Task, board: int, workers: list[Process]) -> int:
-    """How often points were reckoned again, when all games have come to their end."""
+    """Play all games. Returns how often points had to be computed again."""
     for user, game in PUBLISHED:
         task.delay(board, user, game)
     ends = (" succeeded in ", " raised unexpected: ")
@@ -63,16 +65,17 @@ def _describe(console: Console, board: Contents) -> None:
     first = ", ".join(board.ranking[:3])
     console.print(f"\nThe ranking has {len(board.ranking)} of {len(GAMES_OF)} users: {first} …")
     console.print(
-        f"The board's keys: {len(board.lifetimes_ms)} in {board.slots} slot; {board.immortal} live for ever,"
+        f"The board's {len(board.lifetimes_ms)} keys are in {board.slots} slot. "
+        f"Keys that never expire: {board.without_expiry}.\n"
+        f"The others expire in {board.minutes} different minutes."
     )
-    console.print(f"the others expire in {board.minutes} different minutes.")
 
 
 def _is_right(board: Contents) -> bool:
     complete = (board.recorded, board.wrong_totals) == (len(GAMES), 0)
-    tidy = board.slots == 1 and not board.immortal and board.minutes > 1
+    tidy = board.slots == 1 and not board.without_expiry and board.minutes > 1
     return complete and tidy and list(board.ranking) == best(GAMES_OF)
 
 
 if __name__ == "__main__":
-    sys.exit(run(leaderboard, "games are played …"))
+    sys.exit(run(leaderboard, "users are playing …"))

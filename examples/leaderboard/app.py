@@ -1,4 +1,4 @@
-"""A game's points depend on the games before it: reckoned in Python, recorded by one script, under a lock."""
+"""Computes the points of a game in Python and records them with one Lua script, under a lock."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from celery_rlock import LockedTask
 from examples.leaderboard.board import Board, Outdated, connect
 
 REDIS_URL = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
-BOARD_URL = os.environ.get("BOARD_URL", REDIS_URL)  # may be a Cluster, which no broker of Celery can be
+BOARD_URL = os.environ.get("BOARD_URL", REDIS_URL)  # may be a Cluster; a Celery broker cannot
 
 app = Celery("leaderboard", broker=REDIS_URL)
 app.conf.rlock_url = BOARD_URL
@@ -20,7 +20,7 @@ app.conf.rlock_url = BOARD_URL
 @app.task(
     base=LockedTask,
     lock_key="board:{board}:user:{user}",
-    autoretry_for=(Outdated,),  # only after a lost lock: the user has played meanwhile, so reckon again
+    autoretry_for=(Outdated,),  # after a lost lock the user may have played meanwhile: compute again
     default_retry_delay=0,
 )
 def locked_game(board: int, user: str, game: str) -> None:
@@ -39,11 +39,11 @@ def record(board: Board, user: str, game: str) -> None:
 
 
 def points(nth_game: int) -> int:
-    """Every third game counts double. A real rule asks other services, and takes its time."""
+    """Every third game counts double. A real rule would ask other services, which takes time."""
     time.sleep(0.01)
     return 20 if nth_game % 3 == 0 else 10
 
 
-@cache  # one client a process, made after the fork
+@cache  # one client for each process, created after the fork
 def board_of(number: int) -> Board:
     return Board(connect(BOARD_URL), number)

@@ -1,4 +1,4 @@
-"""A board's keys in Redis, all under one hash tag, so that one script may touch them in a Cluster too."""
+"""The keys of a board in Redis. They share a hash tag, so one script may use them in a Cluster too."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ RECORD = (Path(__file__).parent / "record.lua").read_text()
 RANKING_SIZE = 10
 DAY_KEPT = timedelta(days=2)
 TOTALS_KEPT = timedelta(days=90)
-SPREAD = 0.1  # up to a tenth longer, at random: what was written in one rush must not expire in another
+SPREAD = 0.1  # random extra time, up to a tenth, so that keys written together do not expire together
 
 
 class Outdated(Exception):
-    """The user has played since the points were reckoned."""
+    """The user has played since the points were computed."""
 
 
 class Board:
@@ -37,21 +37,21 @@ class Board:
         return bool(self._client.exists(self.game_key(game)))
 
     def record(self, user: str, game: str, seen: int, points: int, day: date) -> None:
-        """Add a game's points; `seen` is the number of games they were reckoned from. Outdated if it grew."""
+        """Add the points of a game. Raises Outdated if the user has not played exactly `seen` games."""
         keys = (self.game_key(game), self.totals_key(user), self.day_key(user, day), self.ranking_key)
         args = (user, seen, points, RANKING_SIZE, _kept_ms(DAY_KEPT), _kept_ms(TOTALS_KEPT))
         if self._record(keys, args) == -1:
             raise Outdated(user, seen)
 
     def ranking(self) -> list[str]:
-        """The best users, the first of them first."""
+        """The best users, in order."""
         return [user.decode() for user in self._client.zrevrange(self.ranking_key, 0, -1)]
 
     def keys(self) -> list[bytes]:
         return list(self._client.scan_iter(match=f"{self._tag}*", count=1000))
 
     def lifetime_ms(self, key: bytes) -> int:
-        """What is left of it; -1 for one that lives for ever."""
+        """The time until the key expires; -1 if it never expires."""
         return int(self._client.pttl(key))
 
     def totals_key(self, user: str) -> str:
@@ -65,7 +65,7 @@ class Board:
 
 
 def connect(url: str) -> Redis | RedisCluster:
-    """`redis+cluster://host:port,host:port`, or what redis-py knows."""
+    """A client for `redis+cluster://host:port,host:port`, or for any URL that redis-py knows."""
     scheme, _, nodes = url.partition("://")
     if scheme != "redis+cluster":
         return Redis.from_url(url)

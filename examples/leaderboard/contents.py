@@ -1,4 +1,4 @@
-"""What lies in Redis in the end, and whether it is right."""
+"""Reads the board from Redis at the end, and compares it with the games that were played."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Contents:
     lifetimes_ms: Sequence[int]
 
     @property
-    def immortal(self) -> int:
+    def without_expiry(self) -> int:
         return sum(lifetime < 0 for lifetime in self.lifetimes_ms)
 
     @property
     def minutes(self) -> int:
-        """In how many different minutes the keys expire."""
+        """The number of different minutes in which the keys expire."""
         return len({lifetime // 60_000 for lifetime in self.lifetimes_ms})
 
 
 def contents(board: Board, games_of: dict[str, int]) -> Contents:
-    """`games_of` each user, as they were played."""
+    """`games_of` has the number of games that each user has played."""
     keys = board.keys()
     return Contents(
         recorded=sum(map(board.games, games_of)),
@@ -41,7 +41,7 @@ def contents(board: Board, games_of: dict[str, int]) -> Contents:
 
 
 def best(games_of: dict[str, int]) -> list[str]:
-    """Who must be in the ranking."""
+    """The users that must be in the ranking, in order."""
     return sorted(games_of, key=games_of.__getitem__, reverse=True)[:RANKING_SIZE]
 
 

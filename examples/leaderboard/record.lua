@@ -1,15 +1,15 @@
--- record.lua: one game of one user, on all of the user's keys or on none.
--- KEYS[1] game      string, that this game was recorded: a message that is delivered twice changes nothing
+-- record.lua: record one game of one user in all keys, or in none.
+-- KEYS[1] game      string, exists if this game was recorded; so a second delivery changes nothing
 -- KEYS[2] totals    hash of the user: games, points
 -- KEYS[3] day       string, the user's games of one day
 -- KEYS[4] ranking   sorted set, the board's best users by points
--- ARGV[1] user      whose game it was
--- ARGV[2] seen      the user's number of games when the points were reckoned
--- ARGV[3] points    what this game adds
--- ARGV[4] size      of the ranking
+-- ARGV[1] user      the user who played
+-- ARGV[2] seen      the user's number of games when the points were computed
+-- ARGV[3] points    the points of this game
+-- ARGV[4] size      the number of users in the ranking
 -- ARGV[5] days_ms   how long the day and the game are kept
 -- ARGV[6] totals_ms how long the totals are kept after the user's last game
--- returns 1 recorded · 0 it was recorded before · -1 the user has played since: reckon again
+-- returns 1 recorded · 0 it was recorded before · -1 the user has played since, so compute the points again
 
 if redis.call('EXISTS', KEYS[1]) == 1 then
   return 0

@@ -1,1 +1,1 @@
-"""`python -m examples.periodic`: two beats and one run a tick; a stopped fleet and one run to catch up."""
+"""`python -m examples.periodic`: two beats with one run a tick, and one run after a stop of the fleet."""

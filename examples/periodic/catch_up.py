@@ -1,4 +1,4 @@
-"""A beat that ticks on while the whole fleet is stopped; one run afterwards, not one for each tick."""
+"""A beat goes on while all workers are stopped. Afterwards there is one run, not one for each tick."""
 
 import os
 
@@ -6,7 +6,7 @@ from celery import Celery
 
 from celery_rlock import LockedTask
 
-MINUTE = 0.1  # seconds, so that an hour is over soon
+MINUTE = 0.1  # seconds, so that the example does not take an hour
 
 app = Celery("catch_up", broker=os.environ.get("REDIS_URL", "redis://localhost:6379/0"))
 app.conf.task_default_queue = "catch_up"

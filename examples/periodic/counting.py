@@ -1,6 +1,6 @@
-"""When tasks are published, run and skipped: told to Redis by signals, so that the apps stay as they are.
+"""Counts in Redis when tasks are published, run and skipped. Signals do that, so the apps need no change.
 
-`celery -A examples.periodic.counting` is the app whose module APP names, counted.
+`celery -A examples.periodic.counting` runs the app of the module that the variable APP names.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 import redis
 from celery.signals import after_task_publish, beat_init, task_prerun
 
-from celery_rlock import LockedTask
-from celery_rlock.hold import Hold
+from celery_rlock import LockedTask, TaskLock
 from celery_rlock.signals import lock_acquired, lock_busy
 
 app = importlib.import_module(os.environ["APP"]).app
@@ -40,8 +39,8 @@ def _count_plain_run(task: Any, **_: Any) -> None:
 
 
 @lock_acquired.connect
-def _count_locked_run(sender: LockedTask, lock: Hold, **_: Any) -> None:
-    _note("run", sender.name, lock.token / 1e6)  # a token is the server's clock at the time of acquiring
+def _count_locked_run(sender: LockedTask, lock: TaskLock, **_: Any) -> None:
+    _note("run", sender.name, lock.token / 1e6)  # a token is the server's time of acquiring, in microseconds
 
 
 @lock_busy.connect

@@ -1,4 +1,4 @@
-"""What became of a periodic task's ticks."""
+"""The counts of one periodic task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from examples.embedded.story import wait_until
 
 @dataclass(frozen=True)
 class Counts:
-    """Of one task: how often each beat sent it, what was published of that, and what ran or was skipped."""
+    """For one task: the ticks of each beat, the published messages, the skipped ones, and the runs."""
 
     ticks: Sequence[int]
     published: int
@@ -23,7 +23,7 @@ class Counts:
 
     @property
     def closest(self) -> float:
-        """Seconds between the two starts that are closest to each other."""
+        """The shortest time between the starts of two runs, in seconds."""
         return min((later - earlier for earlier, later in pairwise(self.runs)), default=0)
 
     @property
@@ -33,7 +33,7 @@ class Counts:
 
 
 def counts(client: Redis, beats: Sequence[Process], task: str) -> Counts:
-    """So far."""
+    """The counts so far."""
     return Counts(
         ticks=[ticks(beat, task) for beat in beats],
         published=client.llen(f"published:{task}"),
@@ -43,11 +43,11 @@ def counts(client: Redis, beats: Sequence[Process], task: str) -> Counts:
 
 
 def final_counts(client: Redis, beats: Sequence[Process], task: str) -> Counts:
-    """When every message has come to its end."""
+    """The counts after every message was run or skipped."""
     wait_until(lambda: counts(client, beats, task).ended, f"all runs of {task}")
     return counts(client, beats, task)
 
 
 def ticks(beat: Process, task: str) -> int:
-    """How often the beat has sent the task, whether or not that was published."""
+    """How often the beat was due to send the task, whether or not it was published."""
     return sum(line.endswith(f"({task})") for line in beat.log.splitlines() if "Sending due task" in line)

@@ -1,4 +1,4 @@
-"""Two beats, so that one may die; one run for each tick."""
+"""Two beats, so that one may fail, and one run for each tick."""
 
 import os
 
@@ -7,7 +7,7 @@ from celery import Celery
 from celery_rlock import LockedTask
 
 TICK = 1.0  # seconds; a minute or an hour in real life
-HOLD = 0.7  # below the tick by more than a tick may be late
+HOLD = 0.7  # shorter than a tick; the difference is how late a tick may be
 
 app = Celery("two_beats", broker=os.environ.get("REDIS_URL", "redis://localhost:6379/0"))
 
@@ -18,8 +18,8 @@ def plain_report() -> None: ...
 
 @app.task(
     base=LockedTask,
-    lock_busy="skip",  # the other beat's tick is running: this one is not needed
-    lock_hold_at_least=HOLD,  # … or has just run: it may end before the other beat's tick comes
+    lock_busy="skip",  # the task of the other beat is running, so this one is not needed
+    lock_hold_at_least=HOLD,  # the lock outlasts a short run, so a late second tick is skipped too
 )
 def report() -> None: ...
 

@@ -1,4 +1,4 @@
-"""The Celery app, as Celery's documentation has it for Django."""
+"""The Celery app, as Celery's documentation describes it for Django."""
 
 import os
 

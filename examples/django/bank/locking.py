@@ -1,4 +1,4 @@
-"""A view under the same lock as the tasks."""
+"""Runs a view under the same lock as a task."""
 
 from __future__ import annotations
 

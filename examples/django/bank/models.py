@@ -11,16 +11,16 @@ class Account(models.Model):
 
     @classmethod
     def deposit(cls, pk: int, amount: int) -> int:
-        """Read, think, write: two at once lose one of the deposits. The new balance."""
+        """Read, wait, write. Two deposits at the same time lose one. Returns the new balance."""
         account = cls.objects.get(pk=pk)
-        time.sleep(0.02)  # ask another service
+        time.sleep(0.02)  # a call to another service
         account.balance += amount
         account.save()
         return account.balance
 
     @classmethod
     def audit(cls, pk: int) -> int:
-        """By how much the balance changed while we looked at it."""
+        """Returns by how much the balance changes within a second."""
         before = cls.objects.get(pk=pk).balance
         time.sleep(1)
         return cls.objects.get(pk=pk).balance - before

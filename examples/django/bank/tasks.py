@@ -1,7 +1,7 @@
 from celery import shared_task
 
 from bank.models import Account
-from celery_rlock import LockedTask
+from celery_rlock.django import LockedTask
 
 
 @shared_task(base=LockedTask, lock_key="account:{account_id}")

@@ -1,4 +1,4 @@
-"""The app. Its settings come from the environment: from base/settings.yaml, and passwords from the Secret."""
+"""The app. Its settings come from the environment: base/settings.yaml, and the passwords from a Secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proj import health
 
 
 def url(name: str, password: str) -> str:
-    """A URL with its password in it: the ConfigMap has no passwords, and the Secret no hosts."""
+    """The URL with its password. The URL is in a ConfigMap, and the password in a Secret."""
     return os.environ[name].replace("{password}", quote(os.environ[password], safe=""))
 
 
@@ -24,13 +24,15 @@ app.conf.update(
     broker_transport_options=VISIBILITY,
     result_backend_transport_options=VISIBILITY,
     broker_connection_retry_on_startup=True,
-    rlock_url=url("RLOCK_URL", "LOCKS_PASSWORD"),
+    # Apart, because Celery shows settings: it masks rlock_password, but not a password in rlock_url.
+    rlock_url=os.environ["RLOCK_URL"].replace("{user}", os.environ["RLOCK_USER"]),
+    rlock_password=os.environ["LOCKS_PASSWORD"],
     rlock_replicas=int(os.environ["RLOCK_REPLICAS"]),
-    # A pod may be killed at any moment: its message is given to another one.
+    # A pod may be killed at any time. Then the broker delivers its message to another pod.
     task_acks_late=True,
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
-    # Shorter than terminationGracePeriodSeconds, so that a pod that has to go is not killed; 0 is none.
+    # Shorter than terminationGracePeriodSeconds, so that runs end before the pod is killed; 0 means no limit.
     task_soft_time_limit=int(os.environ["TASK_SOFT_TIME_LIMIT"]) or None,
     task_time_limit=int(os.environ["TASK_TIME_LIMIT"]) or None,
     worker_soft_shutdown_timeout=float(os.environ["SOFT_SHUTDOWN_TIMEOUT"]),

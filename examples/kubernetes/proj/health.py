@@ -1,7 +1,7 @@
-"""A file that is touched while the worker's loop turns, for the kubelet to look at.
+"""Touches a file while the worker's event loop runs, so that a probe can check the age of the file.
 
-`celery inspect ping` would start a Python, import the app and ask through the broker, in every pod every few
-seconds, and would restart the whole fleet when the broker is down. To look at a file asks nobody.
+`celery inspect ping` would start Python, import the app and ask through the broker, in every pod, every few
+seconds. It would also restart the whole fleet when the broker is down.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def touch() -> None:
 
 
 class Alive(bootsteps.StartStopStep):
-    """While the worker is connected its own loop touches the file, so that a loop that hangs is seen.
+    """While the worker is connected, its event loop touches the file. So a probe notices a loop that hangs.
 
-    While it is not, there is no loop. A thread touches the file then: a restart brings no broker back, and
-    would end the runs that need none.
+    Without a connection there is no loop, and a thread touches the file. A restart would not bring the broker
+    back, and would end runs that do not need it.
     """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -56,7 +56,7 @@ def _touch_until(connected: threading.Event) -> None:
 
 
 class Scheduler(PersistentScheduler):
-    """Beat's own, which touches the file at every look at its schedule."""
+    """Beat's default scheduler. It touches the file at each tick."""
 
     def tick(self, *args: Any, **kwargs: Any) -> Any:
         touch()

@@ -1,0 +1,1 @@
+"""`python -m examples.limits`: so many exports for each customer, and so many API calls in a period."""
