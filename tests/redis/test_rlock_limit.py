@@ -95,11 +95,14 @@ def test_a_limit_that_is_none_is_refused(server, limit):
 
 def test_a_lock_without_a_limit_costs_what_it_did(rlock, lock_server, redis):
     """Semantics 17: the commands and the memory of an uncontended cycle, as they were without limits."""
-    with rlock():
-        pass
+
+    def hold():
+        with rlock():
+            return redis.memory_usage(LOCK)
+
+    in_thread(hold)
     redis.config_resetstat()
-    with rlock():
-        held = redis.memory_usage(LOCK)
+    held = in_thread(hold)  # a thread that holds nothing else
     calls = {name: stat["calls"] for name, stat in redis.info("commandstats").items()}
     assert {
         name.removeprefix("cmdstat_"): count

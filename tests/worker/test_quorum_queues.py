@@ -79,11 +79,11 @@ def test_a_waiter_is_woken(worker, send, name, hold, waiters, count):
     assert_each_runs_once(sent, count, name)
 
 
-def test_the_default_backoff_of_less_than_a_second_holds_no_slot(worker, send, name, hold, count):
+def test_the_default_backoff_of_less_than_a_second_holds_no_slot(worker, send, name, hold, waiters, count):
     """Semantics 9: RabbitMQ delays whole seconds only, and kombu refuses a delay of 0."""
     with hold(name):
         sent = [send("with_the_default_backoff", name) for _ in range(CONCURRENCY + 2)]
-        await_attempts(worker, sent, 1)
+        waiters.await_count(name, len(sent), timeout=2 * SOON)
         other = send("work", f"{name}-other")
         assert other.get(timeout=SOON) == other.id
     assert_each_runs_once(sent, count, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -68,9 +69,9 @@ def test_after_every_call_a_run_begins_and_at_most_one_is_queued(
     assert runs.keys() == published.keys()
     assert all(runs[call["id"]]["at"] > call["made"] for call in calls)
     # A run takes its lock, and so its token, before it gives up its place. Only then the next call is queued.
-    tokens = [runs[task_id]["token"] / 1e6 for task_id in published]
+    in_order = sorted(runs.values(), key=lambda run: run["token"])
     assert all(
-        token < later["returned"] for token, later in zip(tokens, list(published.values())[1:], strict=False)
+        run["token"] / 1e6 < published[later["id"]]["returned"] for run, later in itertools.pairwise(in_order)
     )
     assert (overlaps(name), pending(name)) == (0, [])
     assert len(calls) > len(published) > 5

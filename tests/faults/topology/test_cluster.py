@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+import redis
 from redis.crc import key_slot
 
 from celery_rlock.core.lock import ReentrantLock
@@ -234,8 +235,23 @@ def successor_of(old, cluster, name):
     return next((node for node in living if any(slot in part for part in node.slots())), None)
 
 
+@pytest.fixture
+def after_sending(monkeypatch):
+    """Call it with what to do when the next request has been sent."""
+    todo = []
+    send = redis.Connection.send_packed_command
+
+    def send_and_do(self, *args, **options):
+        send(self, *args, **options)
+        if todo:
+            todo.pop()()
+
+    monkeypatch.setattr(redis.Connection, "send_packed_command", send_and_do)
+    return todo.append
+
+
 @pytest.mark.parametrize("verb", ["acquire", "renew", "release"])
-def test_a_primary_that_slept_through_a_failover_confirms_nothing_more(cluster, name, verb):
+def test_a_primary_that_slept_through_a_failover_confirms_nothing_more(cluster, name, verb, after_sending):
     """Semantics 1: it executes what it received while it was frozen, though it has a successor."""
     lock_server = RedisLockServer(
         connect(f"{cluster.url}?socket_timeout=10")
@@ -253,7 +269,7 @@ def test_a_primary_that_slept_through_a_failover_confirms_nothing_more(cluster, 
         new = wait_until(
             lambda: successor_of(old, cluster, name), timeout=SOON, what="another node to take over"
         )
-        resume.start()
+        after_sending(resume.start)
         if verb == "acquire":  # the request is sent again, to the new primary
             assert isinstance(lock_server.acquire(redis_keys, owner, 1, LONG_LEASE, "", attempt="1"), Taken)
             assert has_lock(new, name)
