@@ -132,7 +132,8 @@ def run(name: str, cell: Cell, wheel: Path) -> bool:
         options = {"cwd": folder, "env": variables, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         versions = subprocess.run([own, "-c", VERSIONS], check=True, text=True, **options).stdout.strip()
         pytest = [own, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"]
-        pytest += ["--reruns", "2", "--reruns-delay", "5", "-rR"]  # both cells at once may overload the machine
+        # Both cells at once may overload the machine.
+        pytest += ["--reruns", "2", "--reruns-delay", "5", "-rR"]
         result = subprocess.run([*pytest, *tests()], check=False, text=True, **options)
     passed = result.returncode == 0
     outcome = f"{'passed' if passed else 'FAILED'} in {time.monotonic() - start:.0f} s"
