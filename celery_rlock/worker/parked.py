@@ -201,9 +201,13 @@ class ParkedTask:
         Directly, because Celery's own way needs an event loop that still runs.
         """
         self._cancel_timer()
-        if not self.request.acknowledged:
-            self.request.acknowledged = True
+        if self.request.acknowledged:
+            return
+        self.request.acknowledged = True
+        try:
             self.request.message.reject_log_error(logger, broker_errors, requeue=True)
+        except Exception:  # kombu raises others on a connection that it has closed
+            logger.warning("a waiting task cannot go back to the broker, which redelivers it", exc_info=True)
 
     @property
     def _waits(self) -> bool:

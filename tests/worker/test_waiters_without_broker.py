@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
+from kombu import Connection
 
+from celery_rlock.worker.parked import ParkedTask
 from tests.support.fixtures import sender
 from tests.support.fleet import await_rest, redelivered_after
 from tests.support.outages import refused
@@ -151,3 +154,17 @@ def test_a_warm_shutdown_returns_its_waiters_to_the_broker(
         assert one.get(timeout=SOON) == one.id
     broker.control.cancel_consumer(queue, **taking_over)
     assert_each_ran_once(name, sent)
+
+
+def test_a_connection_that_kombu_has_closed_stops_no_worker_on_its_way_out(publisher, queue, caplog):
+    """kombu raises an AttributeError then, which is no error of the broker."""
+    with Connection(publisher.conf.broker_url) as connection:
+        messages = connection.SimpleQueue(queue)
+        messages.put("a waiting task")
+        message = messages.get(timeout=SOON)
+        connection.collect()  # as Celery does after it has lost the broker
+        message.channel._disconnect_pools()
+        request = SimpleNamespace(acknowledged=False, message=message)
+        ParkedTask.give_back(SimpleNamespace(request=request, _cancel_timer=lambda: None), ())
+    assert request.acknowledged
+    assert "redelivers" in caplog.text
