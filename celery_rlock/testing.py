@@ -10,6 +10,7 @@ import queue
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from secrets import token_hex
+from time import monotonic, sleep
 from typing import Any, cast
 
 import redis
@@ -30,11 +31,14 @@ from celery_rlock.running.task_lock import CallLock, TaskLock, current_lock, hol
 from celery_rlock.server.lock_server import RedisLockServer
 from celery_rlock.server.owner import Owner, new_delivery
 from celery_rlock.server.replies import Release
+from celery_rlock.server.standalone import StandaloneRedis
 
 __all__ = ["busy", "embedded_server", "held", "locks_at", "lost", "memory_locks", "unavailable"]
 
 #: Seconds that the callbacks of a lost lock may take.
 _TIME_TO_NOTIFY = 10.0
+
+_TIME_TO_DISCONNECT = 10.0
 
 _TRIES_TO_START = 5
 
@@ -193,12 +197,39 @@ def unavailable(*, app: Celery | None = None) -> Iterator[None]:
     if isinstance(client, RedisCluster):
         raise ConfigurationError("unavailable() works with one server or with Sentinel, not with a Cluster")
     pool = client.connection_pool
-    client.connection_pool = cast("redis.ConnectionPool", _Refusing(pool))
-    pool.disconnect()  # also the subscription for wake-ups
+    refusing = cast("redis.ConnectionPool", _Refusing(pool))
+    with _new_pools_of(client, refusing):
+        client.connection_pool = refusing
+        _disconnect(pool)  # also the subscription for wake-ups
+        try:
+            yield
+        finally:
+            client.connection_pool = pool
+
+
+@contextmanager
+def _new_pools_of(client: redis.Redis, pool: redis.ConnectionPool) -> Iterator[None]:
+    """Inside the block, this is the pool that the client makes, as it does when a reply may be unread."""
+    if not isinstance(client, StandaloneRedis):
+        yield
+        return
+    make_pool, client.make_pool = client.make_pool, lambda: pool
     try:
         yield
     finally:
-        client.connection_pool = pool
+        client.make_pool = make_pool
+
+
+def _disconnect(pool: redis.ConnectionPool) -> None:
+    """Close every connection. fakeredis raises ValueError while another thread sends a command."""
+    give_up = monotonic() + _TIME_TO_DISCONNECT
+    while True:
+        try:
+            return pool.disconnect()
+        except ValueError:
+            if monotonic() > give_up:
+                raise
+            sleep(0)
 
 
 class _Refusing:

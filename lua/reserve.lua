@@ -10,7 +10,7 @@
 -- ARGV[6] lease      how long the reservation lasts unless lua/queue.lua confirms it, in milliseconds
 -- ARGV[7] limit      how many calls may be pending
 -- ARGV[8] replace    1: if there is no place, lua/queue.lua is to take that of the oldest call of the same task
--- ARGV[9] alone      1: not while the same task has the key, either
+-- ARGV[9] alone      1: not while the same task has the key, either, unless another call of it is queued
 -- ARGV[10] kept      1: no later call may take the place of this one
 -- ARGV[11] postpone  how long from now later calls may postpone the run, in milliseconds
 -- ARGV[12] order     when the call was made, as an earlier reply about another of its keys says; 0: now
@@ -39,6 +39,7 @@ local function busy(id, ends, worker, task)
 end
 
 local limit, queued, reserved, oldest = tonumber(ARGV[7]), 0, 0, nil
+local queued_of_task = {}
 local fields = redis.call('HGETALL', KEYS[1])
 for i = 1, #fields, 2 do
   local id = fields[i]
@@ -55,6 +56,9 @@ for i = 1, #fields, 2 do
     end
   elseif is_queued == '1' then
     queued = queued + 1
+    if task == ARGV[4] then
+      table.insert(queued_of_task, id)
+    end
     if not oldest or tonumber(order) < oldest.order then
       oldest = {
         id = id, ends = ends, until_when = tonumber(until_when), order = tonumber(order), kept = kept,
@@ -66,11 +70,21 @@ for i = 1, #fields, 2 do
   end
 end
 
+-- A call that was superseded may have the key for a moment, before it ends without a run. Then the call that took its
+-- place is queued, and this one is no duplicate of a run.
+local function is_run_to_come_after(owner)
+  for _, id in ipairs(queued_of_task) do
+    if id ~= string.match(owner, ':(.*)') then
+      return true
+    end
+  end
+end
+
 if ARGV[9] == '1' then
   local fields_of_lock = redis.call('HKEYS', KEYS[2])
   local about = redis.call('HMGET', KEYS[2], '@task', '@worker')
   for _, field in ipairs(fields_of_lock) do
-    if string.sub(field, 1, 1) ~= '@' and about[1] == ARGV[4] then
+    if string.sub(field, 1, 1) ~= '@' and about[1] == ARGV[4] and not is_run_to_come_after(field) then
       return {0, now, redis.call('PTTL', KEYS[2]), field, about[2] or '', about[1]}
     end
   end

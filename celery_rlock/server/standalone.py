@@ -26,7 +26,7 @@ class StandaloneRedis(redis.Redis):
 
     def __init__(self, make_pool: Callable[[], redis.ConnectionPool]) -> None:
         super().__init__(connection_pool=make_pool())
-        self._make_pool = make_pool
+        self.make_pool = make_pool
         _clients.add(self)
 
     def start_anew(self) -> None:
@@ -35,7 +35,7 @@ class StandaloneRedis(redis.Redis):
         A forked child must: redis-py notices a fork by itself, but its reset takes the pool's mutex, which
         another thread of the parent may have held during the fork (8.1).
         """
-        self.connection_pool = self._make_pool()
+        self.connection_pool = self.make_pool()
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         return self.guarded(super().execute_command, *args, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -195,6 +196,28 @@ def test_a_call_that_waits_is_told_that_the_server_is_unavailable(app, charge):
         with unavailable():
             thread.join(20)
     assert errors
+
+
+def test_the_server_becomes_unavailable_while_other_threads_talk_to_it(app):
+    stopping = threading.Event()
+
+    def talk(key):
+        while not stopping.is_set():
+            with suppress(LockUnavailable), RLock(key):
+                pass
+
+    threads = [threading.Thread(target=talk, args=(f"key-{i}",)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(30):
+            time.sleep(0.01)
+            with unavailable(), pytest.raises(LockUnavailable):
+                RLock("k").acquire()
+    finally:
+        stopping.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_the_settings_are_as_before_after_a_block(bare_app):
