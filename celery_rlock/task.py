@@ -17,7 +17,7 @@ from celery_rlock.options.forgotten import refuse_forgotten
 from celery_rlock.options.plan import Plan, plan_of
 from celery_rlock.outgoing import Message, as_received
 from celery_rlock.running.acquire import run_locked
-from celery_rlock.running.call import Call, call_of
+from celery_rlock.running.call import Call, call_of, without_our_frames
 from celery_rlock.running.replaced import refuse_when_replaced
 from celery_rlock.running.task_lock import TaskLock, current_lock
 from celery_rlock.server.redis_keys import RedisKeys
@@ -198,7 +198,10 @@ def _put_lock_outside(cls: type[LockedTask]) -> None:
         if plan is None:
             return Call(self, args, kwargs, inner).run()
         lock_server = settings.server(self.app)
-        return run_locked(Call(self, args, kwargs, inner), plan, lock_server)
+        try:
+            return run_locked(Call(self, args, kwargs, inner), plan, lock_server)
+        except BaseException as error:  # noqa: BLE001 - it is raised again
+            raise without_our_frames(error)  # noqa: B904
 
     cls.__call__ = __call__  # type: ignore[method-assign]
     cls._lock_is_outside = True

@@ -146,8 +146,8 @@ def held(task: Any, *args: Any, **kwargs: Any) -> Iterator[TaskLock]:
     if busy is not None:
         raise LockBusy(busy.redis_keys.key, busy.holder, busy.lease_left, str(task.name), busy.owner.state)
     try:
-        with holding(lock.task_lock), watched(call, lock, plan.options):
-            yield lock.task_lock
+        with holding(call.task_lock), watched(call, lock, plan.options):
+            yield call.task_lock
     finally:
         lock.leave()
         lock.unwatch()

@@ -57,7 +57,7 @@ def _run_locked(call: Call, plan: Plan, lock_server: LockServer) -> Any:
                 free_queued(lock_server, all_keys, call.execution.owner.task_id)
             else:
                 _acquire(call, plan.options, lock, lock_server)
-            with holding(lock.task_lock), ended_if_replaced(call), watched(call, lock, plan.options):
+            with holding(call.task_lock), ended_if_replaced(call), watched(call, lock, plan.options):
                 _store_started(call)
                 return _run(call, plan.options, lock)
         finally:
@@ -84,9 +84,9 @@ def _acquire(call: Call, options: Options, lock: CallLock, lock_server: LockServ
         policy.on_busy(call, options, busy)
     if options.max_hold is not None:
         lock.renew_for(options.max_hold)
-    seconds = waited(call, max(lock.task_lock.tokens.values()))
+    seconds = waited(call, max(call.task_lock.tokens.values()))
     call.carry(call.headers.without_waiting())
-    signals.lock_acquired.send(sender=call.task, lock=lock.task_lock, request=call.request, waited=seconds)
+    signals.lock_acquired.send(sender=call.task, lock=call.task_lock, request=call.request, waited=seconds)
 
 
 def _begin_without_lock(call: Call, options: Options, pending: PendingPlace) -> None:

@@ -6,7 +6,7 @@ import logging
 import random
 from typing import NoReturn, cast
 
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Reject
 
 from celery_rlock import signals
 from celery_rlock.core.waiting import Attempt
@@ -16,7 +16,7 @@ from celery_rlock.options.headers import Counter, sealed
 from celery_rlock.options.options import Options
 from celery_rlock.options.validation import BUSY_ACTIONS
 from celery_rlock.running import redelivery
-from celery_rlock.running.call import Call
+from celery_rlock.running.call import Call, Ended
 from celery_rlock.running.pending_place import superseded_text
 from celery_rlock.running.replaced import replace_older, store_revoked
 from celery_rlock.running.reschedule import CAN_BE_WOKEN, schedule_again, waited
@@ -27,7 +27,7 @@ from celery_rlock.server.replies import Busy, Place
 _AFTER_LEASE = 0.05
 
 
-class Skipped(Ignore):
+class Skipped(Ended):
     """Tells the worker that the task was skipped. The state is already stored."""
 
 
@@ -84,7 +84,7 @@ def end_if_superseded(call: Call, later: str) -> None:
     """End this attempt if the call with the id `later` has taken the place of this one."""
     if later:
         reason = superseded_text(later)
-        extra = about(cast("CallLock", call.lock).task_lock.key, call.execution.owner, call.request.id)
+        extra = about(call.task_lock.key, call.execution.owner, call.request.id)
         logger.info("Task %s[%s] does not run: %s", call.task.name, call.request.id, reason, extra=extra)
         store_revoked(call, reason)
         raise Superseded(reason)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from celery import Task
+from celery.exceptions import Ignore
 
 from celery_rlock.core.execution import Execution, current_execution, stay_current
+from celery_rlock.errors import LockBusy
 from celery_rlock.options.headers import (
     NO_HEADERS,
     LockHeaders,
@@ -18,12 +20,16 @@ from celery_rlock.options.headers import (
     write_headers,
 )
 from celery_rlock.running.pending_place import PendingPlace
-from celery_rlock.running.task_lock import CallLock
+from celery_rlock.running.task_lock import CallLock, TaskLock
 from celery_rlock.server.owner import Owner
 
 #: The traced call of each request that has begun; None if it has ended. The request itself does not keep its
 #: call, because a user may copy or serialize a request.
 _calls: WeakKeyDictionary[Any, Call | None] = WeakKeyDictionary()
+
+
+class Ended(Ignore):
+    """Tells Celery that this delivery of the task is over. What is to be known of it is stored already."""
 
 
 def call_of(request: Any) -> Call | None:
@@ -67,11 +73,19 @@ class Call:
         self.headers = headers_of(task, request) if self.traced else NO_HEADERS
         self.by_message = self.traced and not request.is_eager
         self.lock: CallLock | None = None
+        self._task_lock: TaskLock | None = None
         self.pending: PendingPlace | None = None  #: with `lock_pending` or `lock_duplicate="replace"`
         self.received: float | None = None
         self.replaced: Any = None  #: the error that was raised in the run because a newer call replaces it
         self.execution = self._new_execution() if self.by_message else current_execution()
         self.leave_execution: Callable[[], None] = lambda: None
+
+    @property
+    def task_lock(self) -> TaskLock:
+        """What the user sees of the lock, which does not know it: that would be a reference cycle."""
+        if self._task_lock is None:
+            self._task_lock = TaskLock(cast("CallLock", self.lock))
+        return self._task_lock
 
     def keep_execution(self) -> None:
         """The lock may be held until `task_postrun`: errbacks and handlers before it may enter it too."""
@@ -111,3 +125,17 @@ class Call:
         self.carry(self.headers)
         name = delivery.name if delivery is not None else name_delivery(vars(self.request))
         return Execution(Owner(self.request.hostname or "celery", name, self.request.id))
+
+
+def without_our_frames(error: BaseException) -> BaseException:
+    """The error of a call, with a traceback that leaves out how the lock was taken.
+
+    A user sees the own code first. And Celery copies each frame, for the log and for the worker's parent
+    process: without ours, a skipped call costs half the CPU time.
+    """
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code is not Call.run.__code__:
+        frames = frames.tb_next
+    if frames is not None:  # the task's own code raised it
+        return error.with_traceback(frames.tb_next)
+    return error.with_traceback(None) if isinstance(error, Ended | LockBusy) else error

@@ -53,7 +53,7 @@ def _loss_handler(
 ) -> Callable[[LockLost], None]:
     def on_lost(error: LockLost) -> None:
         signals.lock_lost.send(
-            sender=call.task, lock=lock.task_lock, error=error, request=call.request, held=lock.seconds
+            sender=call.task, lock=call.task_lock, error=error, request=call.request, held=lock.seconds
         )
         if target is not None:
             target.interrupt(error)

@@ -15,11 +15,10 @@ from __future__ import annotations
 import time
 
 from celery import Celery, states
-from celery.exceptions import Ignore
 
 from celery_rlock.errors import LockUnavailable
 from celery_rlock.options.headers import LockHeaders
-from celery_rlock.running.call import Call
+from celery_rlock.running.call import Call, Ended
 from celery_rlock.running.replaced import end_redelivery
 from celery_rlock.running.reschedule import Waiting
 from celery_rlock.running.task_lock import CallLock
@@ -29,7 +28,7 @@ _VISIBILITY_TIMEOUT = 3600.0  # kombu's default
 _SHORTEST_WAIT = 0.5
 
 
-class Dropped(Ignore):
+class Dropped(Ended):
     """Tells the worker that this delivery is not needed: its task has ended."""
 
 

@@ -58,7 +58,7 @@ def release_after_postrun(
     if call.lock is not None:
         if redelivery.is_overdue(call) and call.lock.entered:
             # Mark it, so that the release tells how the task ended.
-            _ignore_unavailable(call, call.lock, call.lock.redelivery)
+            _ignore_unavailable(call, call.lock.redelivery)
         ended = call.by_message and redelivery.has_ended(state, retval)
         if call.pending is not None and ended and not _comes_again(state, retval):
             call.pending.free()
@@ -143,19 +143,20 @@ def log_failed_release(key: str, owner: Owner, error: LockUnavailable) -> None:
 def _release(call: Call, lock: CallLock, *, early: bool = False, ended: bool = False) -> None:
     """Leave the lock if this call is in it. If the server does not answer, the lock ends with its lease."""
     if not lock.entered:
+        lock.unwatch()
         return
     republished = redelivery.has_waited(call)
-    _ignore_unavailable(call, lock, lambda: lock.leave(early=early, ended=ended, republished=republished))
+    _ignore_unavailable(call, lambda: lock.leave(early=early, ended=ended, republished=republished))
     if not lock.entered:
         lock.unwatch()
-        lock_released.send(sender=call.task, lock=lock.task_lock, request=call.request, held=lock.seconds)
+        lock_released.send(sender=call.task, lock=call.task_lock, request=call.request, held=lock.seconds)
 
 
-def _ignore_unavailable(call: Call, lock: CallLock, do: Any) -> None:
+def _ignore_unavailable(call: Call, do: Any) -> None:
     try:
         do()
     except LockUnavailable as error:
-        log_failed_release(lock.task_lock.key, call.execution.owner, error)
+        log_failed_release(call.task_lock.key, call.execution.owner, error)
 
 
 def _free_without_run(task: Any, request: Any, state: str | None) -> None:

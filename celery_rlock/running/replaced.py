@@ -18,7 +18,7 @@ from celery_rlock import signals
 from celery_rlock.errors import LockUnavailable, TaskReplaced
 from celery_rlock.log import about, logger
 from celery_rlock.options.options import Options
-from celery_rlock.running.call import Call
+from celery_rlock.running.call import Call, Ended
 from celery_rlock.running.task_lock import CallLock
 from celery_rlock.server.owner import Owner
 from celery_rlock.server.redis_keys import RedisKeys
@@ -36,7 +36,7 @@ _LOOK_AGAIN = 2.0
 _KEEP = 60.0
 
 
-class Replaced(TaskReplaced, Ignore):
+class Replaced(TaskReplaced, Ended):
     """Interrupts a run that is replaced. The state is stored when the run has ended.
 
     Celery does not retry a task after an Ignore, whatever its `autoretry_for` says.
@@ -59,7 +59,7 @@ def replacement_handler(
     def on_replaced(by: str) -> None:
         if call.replaced is not None:  # another key has told it
             return
-        error = _error(call, lock.task_lock.key, by)
+        error = _error(call, call.task_lock.key, by)
         if interrupt is not None:
             call.replaced = error
             interrupt(error)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from celery import VERSION, Celery
-from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.exceptions import Reject, SoftTimeLimitExceeded
 from celery.utils.quorum_queues import detect_quorum_queues
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.exceptions import OperationalError
@@ -19,7 +19,7 @@ from kombu.serialization import registry  # type: ignore[attr-defined]
 from celery_rlock.errors import LockBusy, LockUnavailable
 from celery_rlock.log import about, logger
 from celery_rlock.options.headers import LockHeaders, delivery_of, write_headers
-from celery_rlock.running.call import Call
+from celery_rlock.running.call import Call, Ended
 
 #: Whether a worker can start a task before its ETA: from Celery 5.7 on it keeps the timer of such a task.
 CAN_BE_WOKEN = VERSION[:2] >= (5, 7)
@@ -42,7 +42,7 @@ def waited(call: Call, until: int) -> float:
     return max(0.0, ((until or since) - since) / 1e6)
 
 
-class Waiting(Ignore):
+class Waiting(Ended):
     """Tells the worker that the task was published again. The state is already stored."""
 
 

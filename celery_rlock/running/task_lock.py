@@ -108,7 +108,6 @@ class CallLock:
         """`limits` says how many may hold a key; without an entry, one."""
         self.execution, self.leases, self._limits = execution, leases, limits
         self.until_postrun = until_postrun
-        self.task_lock = TaskLock(self)
         self.successors: Mapping[str, Successor] = {}  #: what keeps which lock after this call
         self.since_header = 0  #: when an earlier delivery found the lock busy, by the server's clock
         self.found_busy = 0  #: when the lock was first found busy, by the server's clock in microseconds
@@ -125,7 +124,7 @@ class CallLock:
     @property
     def is_lost(self) -> bool:
         return any(lease.lost is not None for lease in self.leases) or (
-            self.entered and not self.task_lock.held
+            self.entered and not all(lease.held for lease in self.leases)
         )
 
     @property
@@ -241,10 +240,12 @@ class CallLock:
             lease.check_deadline()
 
     def unwatch(self) -> None:
-        if self._on_lost is not None:
+        """Forget the callback and what it refers to: the call, which refers to this lock."""
+        on_lost, self._on_lost, self.spare_run = self._on_lost, None, _do_nothing
+        if on_lost is not None:
             for lease in self.leases:
                 lease.before_raising = _do_nothing
-                lease.forget_callback(self._on_lost)
+                lease.forget_callback(on_lost)
 
 
 def _do_nothing() -> None:

@@ -203,7 +203,8 @@ def test_the_server_becomes_unavailable_while_other_threads_talk_to_it(app):
 
     def talk(key):
         while not stopping.is_set():
-            with suppress(LockUnavailable), RLock(key):
+            # To close a connection that a thread just reads from may raise any error there.
+            with suppress(Exception), RLock(key):
                 pass
 
     threads = [threading.Thread(target=talk, args=(f"key-{i}",)) for i in range(3)]
