@@ -11,11 +11,12 @@ from celery.result import AsyncResult, EagerResult
 from celery.utils import uuid
 from kombu.exceptions import EncodeError
 
-from celery_rlock import publishing, settings
+from celery_rlock import settings
 from celery_rlock.errors import LockNotHeld
 from celery_rlock.options.forgotten import refuse_forgotten
 from celery_rlock.options.plan import Plan, plan_of
-from celery_rlock.outgoing import Message, as_received
+from celery_rlock.publishing import unique
+from celery_rlock.publishing.message import Message, as_received
 from celery_rlock.running.acquire import run_locked
 from celery_rlock.running.call import Call, call_of, without_our_frames
 from celery_rlock.running.replaced import refuse_when_replaced
@@ -142,11 +143,11 @@ class LockedTask(_Task):
             return send(args, kwargs, task_id, **options)
         plan, options = plan.for_call(options)
         if plan.has_computed_limit:
-            publishing.check_limits(self, plan, tuple(args or ()), kwargs or {})
-        if not publishing.takes_keys(self, plan, options):
+            unique.check_limits(self, plan, tuple(args or ()), kwargs or {})
+        if not unique.takes_keys(self, plan, options):
             return send(args, kwargs, task_id, **options)
         message = Message(tuple(args or ()), kwargs or {}, task_id or uuid(), options)
-        return publishing.publish_once(
+        return unique.publish_once(
             self, plan, message, lambda m: send(m.args, m.kwargs, m.task_id, **m.options)
         )
 

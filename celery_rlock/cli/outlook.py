@@ -70,7 +70,7 @@ def reasons(task: Any, app: Celery, options: Options, names: Sequence[str]) -> l
 
 
 def _is_duplicate(task: Any, busy: list[LockRecord], keys: int) -> bool:
-    """Whether outgoing.py would see a duplicate, for a call without canvas and callbacks."""
+    """Whether publishing would see a duplicate, for a call without canvas and callbacks."""
     same = len({record.owner.task_id for record in busy}) == 1 and busy[0].task == task.name
     return same and len(busy) == keys
 

@@ -16,12 +16,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from celery_rlock import publishing as publishing_module
 from celery_rlock.core import lease as lease_module
 from celery_rlock.core import renewal as renewal_module
 from celery_rlock.core.lease import Lease
 from celery_rlock.core.renewal import ServerRenewer
 from celery_rlock.errors import LockLost
+from celery_rlock.publishing import unique as unique_module
 from celery_rlock.running.task_lock import CallLock
 from celery_rlock.server import lock_server as lock_server_module
 from celery_rlock.server import script as script_module
@@ -253,7 +253,7 @@ class Replay:
             patch.object(renewal_module, "now", self.now),
             patch.object(renewal_module.logger, "warning"),
             patch.object(lock_server_module, "now", self.now),
-            patch.object(publishing_module, "now", self.now),
+            patch.object(unique_module, "now", self.now),
             patch.object(script_module, "_pipelined", self._pipelined),
         ):
             yield

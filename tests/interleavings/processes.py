@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from celery_rlock import publishing
 from celery_rlock.core.lease import Lease
 from celery_rlock.core.waiting import _KEEP_PLACE, _TRY_AGAIN
 from celery_rlock.errors import LockUnavailable
+from celery_rlock.publishing import unique
 from celery_rlock.server.lock_server import WOKEN_TRUST_MS
 from celery_rlock.server.owner import QUEUED, RESTING
 from celery_rlock.server.replies import Busy, Place, RedeliveryReply, Release, Successor
@@ -520,13 +520,13 @@ def _noted(world: World, index: int) -> World:
 
 
 def take_queued(replay: Replay, lease: Lease, spec: Spec, process: Process, attempt: str) -> bool:
-    queued = publishing._QueuedKeys(replay.server, [KEYS], spec.owner)
+    queued = unique._QueuedKeys(replay.server, [KEYS], spec.owner)
     queued._attempt = attempt
     return not queued.take(QUEUE_TTL / 1000, "t")
 
 
 class Publisher(Kind):
-    """`apply_async` with `lock_from="publish"` (publishing.py): takes the key, then publishes."""
+    """`apply_async` with `lock_from="publish"` (publishing/unique.py): takes the key, then publishes."""
 
     BODIES: ClassVar[dict[str, Any]] = {**Kind.BODIES, "take": take_queued}
 

@@ -21,7 +21,7 @@ ROOMS = (
     ("doctor",),
     ("worker",),
     ("task",),
-    ("publishing", "queueing", "outgoing", "status"),
+    ("publishing", "status"),
     ("telemetry",),
     ("running",),
     ("rlock",),

@@ -13,7 +13,7 @@ from celery_rlock.core.lease import free_later, undo_acquire
 from celery_rlock.errors import LockUnavailable
 from celery_rlock.options.headers import read_headers
 from celery_rlock.options.plan import Plan
-from celery_rlock.outgoing import (
+from celery_rlock.publishing.message import (
     Message,
     Publish,
     as_received,
@@ -25,7 +25,7 @@ from celery_rlock.outgoing import (
     queue_lease,
     run_by,
 )
-from celery_rlock.queueing import publish_pending
+from celery_rlock.publishing.pending import publish_pending
 from celery_rlock.running.releasing import free_queued
 from celery_rlock.server.clock import now
 from celery_rlock.server.lock_server import LockServer

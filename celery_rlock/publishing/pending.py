@@ -15,7 +15,7 @@ from celery_rlock.errors import LockUnavailable
 from celery_rlock.log import about, logger
 from celery_rlock.options.options import Options
 from celery_rlock.options.plan import Plan
-from celery_rlock.outgoing import (
+from celery_rlock.publishing.message import (
     Message,
     Publish,
     as_received,
@@ -38,7 +38,7 @@ from celery_rlock.server.replies import Busy, PendingRequest
 def publish_pending(task: Any, plan: Plan, message: Message, publish: Publish) -> AsyncResult[Any]:
     """With `lock_pending` or `lock_duplicate="replace"`: reserve a place, publish, and be queued in it.
 
-    As above, a call of which one key is busy for another reason is published without a place. So is a member
+    A call of which one key is busy for another reason is published without a place. So is a member
     of a canvas if there is no place, and no later call takes its place.
     """
     options, lock_server = plan.options, settings.server(task.app)
