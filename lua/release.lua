@@ -176,7 +176,9 @@ while patience > 0 do
   redis.call('ZREM', KEYS[3], first)
   patience = patience - 1
   if is_heard(first, 'turn') then
-    is_any_woken, taken, lowest = true, taken + 1, math.min(lowest, limit_of(first))
+    -- One that missed its turn and asked again still has the place that is kept for it: count it once.
+    local had_place = redis.call('HEXISTS', KEYS[1], 'turn:' .. first)
+    is_any_woken, taken, lowest = true, taken + 1 - had_place, math.min(lowest, limit_of(first))
     if limit_of(first) == 1 then
       redis.call('SET', KEYS[4], first, 'PX', TRUST)
     else

@@ -253,6 +253,17 @@ class TestWaiters:
         places.wake(instead_of="L/2:0:b")
         assert listening("turn") == ["L/2:0:b", "L/2:1:b"]
 
+    def test_a_waiter_that_missed_its_turn_and_asked_again_takes_one_place(self, places, listening):
+        """Its second turn leaves room for the next waiter."""
+        places.take("0:a", limit=2)
+        places.take("1:a", limit=2)
+        places.take("1:b", limit=2, waiter="L/2:1:b")
+        places.release("0:a")
+        places.take("2:b", limit=2, waiter="L/2:2:b")
+        places.wait("L/2:1:b", since="1")
+        places.release("1:a")
+        assert listening("turn") == ["L/2:1:b", "L/2:1:b", "L/2:2:b"]
+
     def test_a_waiter_for_the_whole_key_is_woken_when_all_have_left(
         self, places, verbs, listening, script_client
     ):
