@@ -13,12 +13,13 @@
 -- ARGV[8] waiter   listener:delivery:task-id: if the lock is busy, take this place in line; empty: no place
 -- ARGV[9] since    when the caller first found the lock busy, in microseconds; 0: now
 -- ARGV[10] keep    how long the place is kept unless the waiter asks again, in milliseconds
--- The last four may be left out: depth 1, no place. Most requests do, because each argument costs time.
+-- ARGV[11] places  1: the caller wants one of several places: it does not take a key that is free as a whole
+-- The last five may be left out: depth 1, no place. Most requests do, because each argument costs time.
 -- A task takes over what queued:task-id has held since it was published.
 -- A holder that is another delivery of the caller's message learns that it was redelivered, see lua/redelivery.lua.
 -- returns {1, time, token} taken · {0, time, ms until it may be free, owner, worker, task} busy
 --   · {-1, time} not held any more · {-2, time} too late · {2, time} free, but the first waiter must be woken
---   · {3, time} the key has several places, and some are taken: ask lua/acquire_place.lua
+--   · {3, time} the key has several places, and some are taken, or the caller wants one: ask lua/acquire_place.lua
 local id = string.match(ARGV[1], '^[^:]+:(.*)')
 if not id then
   return redis.error_reply('ERR the owner must be delivery:task-id')
@@ -100,6 +101,9 @@ if holder and not is_mine then
 end
 if depth ~= '1' then
   return {-1, now}
+end
+if not holder and ARGV[11] == '1' then
+  return {3, now}
 end
 
 -- The line has precedence over newcomers: only the waiter whose turn it is gets in.

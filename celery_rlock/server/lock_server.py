@@ -59,6 +59,7 @@ MOST_TRIES = 5
 _MOST_DIGITS = 17
 
 _NO_OWNER = ""
+_WANTS_PLACE = 1
 
 #: Errors after which the same command may succeed over a new connection.
 BROKEN = (RedisConnectionError, ReadOnlyError)
@@ -548,8 +549,10 @@ def acquire_forms(
     line = ("", since, 0) if place is None else (place.waiter, place.since, _ms(place.keep))
     in_place = _ACQUIRE_PLACE, (limit, _ms(hold) if hold else 0, depth, *line)
     # Most requests leave these arguments out.
-    whole = _ACQUIRE, (depth, *line) if depth != 1 or since or place is not None else ()
-    return (whole, in_place) if limit == 1 else (in_place, whole)
+    whole = (depth, *line) if depth != 1 or since or place is not None else ()
+    if limit == 1:
+        return (_ACQUIRE, whole), in_place
+    return in_place, (_ACQUIRE, (depth, *line, _WANTS_PLACE))
 
 
 def acquire_arguments(  # noqa: PLR0917 - in the order of the script's arguments

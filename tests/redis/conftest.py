@@ -30,10 +30,21 @@ class Verbs:
         return [status, *rest, time] if status == 0 else [status, *rest]
 
     def raw_acquire(
-        self, owner, depth=1, ttl=5000, task="t", worker="w", *, attempt="1", deadline=0, waiter="", since=0
+        self,
+        owner,
+        depth=1,
+        ttl=5000,
+        task="t",
+        worker="w",
+        *,
+        attempt="1",
+        deadline=0,
+        waiter="",
+        since=0,
+        places=0,
     ):
         keys = (LOCK, TOKEN, WAITERS, WOKEN)
-        line = (waiter, since, 60000)
+        line = (waiter, since, 60000, places)
         return self._eval("acquire", keys, owner, worker, ttl, task, attempt, deadline, depth, *line)
 
     def release(self, owner, depth=0, early=0, done=(), successor="", lease=0, fence="", waiter=""):

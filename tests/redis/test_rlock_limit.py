@@ -40,6 +40,26 @@ def test_no_more_threads_than_the_limit_are_inside_and_all_get_in(rlock):
     assert (most, slots) == (LIMIT, set(range(LIMIT)))
 
 
+def test_the_whole_key_is_not_taken_for_one_place(rlock, verbs, monkeypatch):
+    """The first answer says that the key is held as a whole, and then it is released."""
+    with rlock("other"):
+        pass  # the first answer only tells the server's time
+    verbs.acquire("1:a")
+    lock = rlock(limit=2)
+    ask = lock._lock_server._ask
+
+    def ask_and_release(*request):
+        reply = ask(*request)
+        verbs.release("1:a")
+        return reply
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lock._lock_server, "_ask", ask_and_release)
+        assert in_thread(lambda: rlock(limit=2).acquire(blocking=False))
+    assert in_thread(lambda: rlock(limit=2).acquire(blocking=False))
+    assert not in_thread(lambda: rlock(limit=2).acquire(blocking=False))
+
+
 def in_thread(do):
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(do).result(timeout=30)

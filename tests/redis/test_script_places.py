@@ -158,6 +158,16 @@ class TestDifferentLimits:
         assert places.take("2:b", limit=5) == [OTHER_FORM]
         assert verbs.acquire("2:b")[0] == BUSY
 
+    def test_an_owner_with_a_limit_does_not_take_the_whole_key_when_it_becomes_free(self, places, verbs):
+        """Its first question said that the key is held as a whole. Others could not enter beside it."""
+        verbs.acquire("1:a")
+        assert places.take("2:b", limit=2) == [OTHER_FORM]
+        assert verbs.acquire("2:b", places=1)[0] == BUSY
+        verbs.release("1:a")
+        assert verbs.acquire("2:b", places=1) == [OTHER_FORM]
+        assert places.take("2:b", limit=2)[0] == TAKEN
+        assert places.take("3:c", limit=2)[0] == TAKEN
+
     def test_an_owner_with_a_limit_keeps_out_an_owner_of_the_whole_key(self, places, verbs):
         places.take("1:a", limit=5)
         assert verbs.acquire("2:b") == [OTHER_FORM]
