@@ -7,14 +7,16 @@ import sys
 from dataclasses import replace
 
 from tests.interleavings.explorer import Explorer, Report
-from tests.interleavings.scenarios import BOUNDS, SCENARIOS, STATES
+from tests.interleavings.scenarios import BOUNDS, SCENARIOS
 from tests.interleavings.virtual_server import VirtualServer
 from tests.support.servers import DEFAULT_KIND, Server
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--states", type=int, default=STATES, help="about how many states of each scenario")
+    parser.add_argument(
+        "--states", type=int, help="about how many states of each scenario (default: as CI does)"
+    )
     parser.add_argument("--faults", type=int, help="how many steps may be faults (default: as CI does)")
     parser.add_argument("--delays", type=int, help="how often time may pass although a process could act")
     parser.add_argument("--seconds", type=float, default=3600.0, help="at most so long for each scenario")
@@ -34,7 +36,9 @@ def main() -> int:
                     faults=faults,
                     delays=delays,
                 )
-                report = Explorer(bounded, VirtualServer(client)).explore(chosen.states, chosen.seconds)
+                report = Explorer(bounded, VirtualServer(client)).explore(
+                    chosen.states or scenario.states, chosen.seconds
+                )
                 print(report, flush=True)
                 if report.violation:
                     return 1

@@ -1,12 +1,14 @@
 """The shipped client code, stopped at each of its requests until the explorer answers it.
 
-The code of `celery_rlock.core.lease`, `core.renewal`, `running.task_lock` and `server.lock_server` runs
-unchanged. A call that is under way is kept as the answers that it got so far. To go on, it is run again from
-its start with these answers and one more. Its clock shows what it showed then.
+The code of `celery_rlock.core.lease`, `core.renewal`, `core.pending_call`, `running.task_lock`,
+`running.pending_place` and `server.lock_server` runs unchanged. A call that is under way is kept as the
+answers that it got so far. To go on, it is run again from its start with these answers and one more. Its
+clock shows what it showed then.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -17,17 +19,19 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_rlock.core import lease as lease_module
+from celery_rlock.core import pending_call as pending_call_module
 from celery_rlock.core import renewal as renewal_module
 from celery_rlock.core.lease import Lease
 from celery_rlock.core.renewal import ServerRenewer
 from celery_rlock.errors import LockLost
 from celery_rlock.publishing import unique as unique_module
+from celery_rlock.running import pending_place as pending_place_module
 from celery_rlock.running.task_lock import CallLock
 from celery_rlock.server import lock_server as lock_server_module
 from celery_rlock.server import script as script_module
 from celery_rlock.server.clock import ServerClock
 from celery_rlock.server.lock_server import RedisLockServer
-from celery_rlock.server.owner import Owner
+from celery_rlock.server.owner import QUEUED, Owner
 from celery_rlock.server.redis_keys import DEFAULT_PREFIX, RedisKeys
 from celery_rlock.server.replies import Release
 from celery_rlock.server.script import Script
@@ -58,13 +62,22 @@ class Hold(NamedTuple):
     left: int = 0
     lost: bool = False
     renew_in: int | None = None
+    limit: int = 1
+    slot: int = 0
+
+
+class Unqueue(NamedTuple):
+    """What the background thread still has to tell Redis: the call of this publication is not pending."""
+
+    attempt: str
+    fence: str = ""
 
 
 class Job(NamedTuple):
-    """A release that the background thread sends."""
+    """What the background thread sends."""
 
     owner: Owner
-    release: Release
+    release: Release | Unqueue
     due: int
     give_up: int
 
@@ -78,6 +91,7 @@ class Outcome(NamedTuple):
     request: Request | None = None
     result: Any = None
     error: BaseException | None = None
+    replaced_by: str = ""  #: the task that replaces this one, as a renewal has told
 
 
 class Interrupted(BaseException):
@@ -109,6 +123,9 @@ class _Commands:
     def zrem(self, key: str, member: str) -> Any:
         return self._answer("ZREM", key, member)
 
+    def get(self, key: str) -> Any:
+        return self._answer("GET", key)
+
     def set(self, key: str, value: object, px: int) -> Any:
         return self._answer("SET", key, value, "PX", px)
 
@@ -139,6 +156,8 @@ class Replay:
         self._meanwhile: Hold | None = None
         self._jobs: list[Job] = []
         self._lease: Any = None
+        self._replaced_by = ""
+        self._stopped: _NeedsReply | None = None
 
     def run(
         self,
@@ -150,16 +169,20 @@ class Replay:
         inputs: tuple[Input, ...],
         body: Callable[[Replay, Lease], Any],
         meanwhile: Hold | None = None,
+        longest_silence: float = math.inf,
     ) -> Outcome:
         """Run `body` with these answers. `attempt` is the name that a new ownership gets.
 
-        `meanwhile` is what other threads have made of the hold before the last answer came.
+        `meanwhile` is what other threads have made of the hold before the last answer came. The lease is
+        renewed each `longest_silence` seconds at least.
         """
         self.time = LOCAL_NOW - started / 1000
         self._inputs, self._jobs = list(inputs), []
         self._meanwhile = meanwhile
         self.server._clock._ahead = None if ahead is None else ahead * 1000.0
         self._lease = lease = Lease(self.server, KEYS, owner, lambda: attempt, task="t")
+        lease.longest_silence, self._replaced_by, self._stopped = longest_silence, "", None
+        lease.on_replaced(self._is_replaced)
         self._set(hold)
         try:
             result = body(self, lease)
@@ -171,8 +194,11 @@ class Replay:
 
     def answer(self, *command: Any) -> Any:
         """What stands in the place of the connection."""
+        if self._stopped is not None:  # what the call does on its way out has not happened
+            raise self._stopped
         if not self._inputs:
-            raise _NeedsReply(self._outcome(request=self._request(command)))
+            self._stopped = _NeedsReply(self._outcome(request=self._request(command)))
+            raise self._stopped
         given = self._inputs.pop(0)
         if not self._inputs and self._meanwhile is not None:
             self._set(self._meanwhile)
@@ -195,16 +221,25 @@ class Replay:
         if isinstance(what, Lease):
             self.renewer.add(what)
             return
-        _, owner, release = do.args
-        due = max(0, _ms(options["not_before"])) if options["not_before"] else 0
+        release: Release | Unqueue
+        if do.func == self.server.unqueue:
+            _, task_id, attempt = do.args
+            owner, release = Owner("", QUEUED, task_id), Unqueue(attempt)
+        else:
+            _, owner, release = do.args
+        due = max(0, _ms(options["not_before"])) if options.get("not_before") else 0
         self._jobs.append(Job(owner, release, due, max(0, _ms(options["give_up"]))))
 
     def discard(self, lease: Lease) -> None:
         self.renewer.leases.pop(lease, None)
 
+    def _is_replaced(self, by: str) -> None:
+        self._replaced_by = by
+
     def _set(self, hold: Hold) -> None:
         lease = self._lease
         lease.depth, lease.token, lease._attempt = hold.depth, hold.token, hold.attempt
+        lease.limit, lease.slot = hold.limit, hold.slot
         lease.ttl, lease.deadline = hold.ttl / 1000, LOCAL_NOW + hold.left / 1000
         lease.lost = LockLost("k", str(lease.owner), "", "t") if hold.lost else None
         self.renewer.leases = {}
@@ -229,8 +264,11 @@ class Replay:
                 _ms(lease.deadline),
                 lease.lost is not None,
                 None if renew_at is None else max(0, _ms(renew_at)),
+                lease.limit,
+                lease.slot,
             )
         ahead = self.server._clock._ahead
+        more["replaced_by"] = self._replaced_by
         return Outcome(hold, tuple(self._jobs), None if ahead is None else round(ahead / 1000), **more)
 
     def _pipelined(self, _: Any, commands: Any) -> list[Any]:
@@ -250,20 +288,31 @@ class Replay:
             patch.object(lease_module, "background", self),
             patch.object(lease_module, "renewer", self),
             patch.object(lease_module, "_held", set()),
+            patch.object(lease_module, "_notify", _call_at_once),
+            patch.object(pending_call_module, "now", self.now),
+            patch.object(pending_call_module, "background", self),
+            patch.object(pending_call_module.logger, "warning"),
             patch.object(renewal_module, "now", self.now),
             patch.object(renewal_module.logger, "warning"),
             patch.object(lock_server_module, "now", self.now),
             patch.object(unique_module, "now", self.now),
+            patch.object(pending_place_module, "new_delivery", lambda: "publication-of-retry"),
             patch.object(script_module, "_pipelined", self._pipelined),
         ):
             yield
 
 
-def task_lock_of(lease: Lease) -> CallLock:
+def task_lock_of(lease: Lease, limit: int = 1, *, is_used: bool = True) -> CallLock:
     """The lock of a task's call, which has entered it as often as its lease says."""
-    lock = CallLock(None, (lease,), {})  # type: ignore[arg-type]
+    lock = CallLock(None, (lease,), {KEYS.key: limit})  # type: ignore[arg-type]
     lock._entered = [lease] if lease.depth else []
+    lock.is_used = is_used
     return lock
+
+
+def _call_at_once(callbacks: tuple[Callable[[], None], ...]) -> None:
+    for callback in callbacks:
+        callback()
 
 
 def _ms(moment: float) -> int:

@@ -11,26 +11,41 @@ from celery_rlock.core.lease import Lease
 from celery_rlock.server.owner import Owner
 from celery_rlock.server.replies import Release
 from tests.interleavings.clients import CHANNELS, KEYS, PATIENCE, Hold, Input, Job, Replay
-from tests.interleavings.virtual_server import NOW, Key, Reply, Request, VirtualServer
-from tests.interleavings.world import Call, Intent, Process, World, later, next_event, normal, owner_field
+from tests.interleavings.holders import has_room, holder_of, holders_of, limit_of
+from tests.interleavings.request_checks import ACQUIRES, checked
+from tests.interleavings.virtual_server import Reply, Request, VirtualServer
+from tests.interleavings.world import (
+    Call,
+    Intent,
+    Process,
+    Spec,
+    Violation,
+    World,
+    later,
+    next_event,
+    normal,
+)
 
 A_LONG_RUN = 8  #: the rank of the end of a run that may take long
 _MAY_TAKE_LONG = (3, 4, A_LONG_RUN)  #: ranks of the moves before which time may pass: also the network's
+#: About how many states of a scenario CI looks at.
+STATES = 3_000
 _OPTIONAL = 90  #: moves of this rank or above need not happen
 
 #: The calls of the thread in which a signal handler may raise.
-_INTERRUPTIBLE = {"enter", "leave", "leave early", "rest", "take"}
+_INTERRUPTIBLE = {"enter", "leave", "leave early", "rest", "take", "reserve", "queue"}
 
 #: The longest time that each kind of Redis key may live, in milliseconds.
-_LONGEST_LIFE = {"token": 70_000, "waiters": 120_000, "woken": 1_000, "done": 3_600_000, "unacked": 3_600_000}
-
-
-class Violation(Exception):
-    """A state or a step that must not be. `steps` lead on from the state that was looked at."""
-
-    def __init__(self, text: str, steps: tuple[str, ...] = ()) -> None:
-        super().__init__(text)
-        self.steps = steps
+_LONGEST_LIFE = {
+    "token": 70_000,
+    "waiters": 120_000,
+    "woken": 1_000,
+    "newest": 120_000,
+    "done": 3_600_000,
+    "unacked": 3_600_000,
+    "pending": 120_000,
+    "superseded": 3_720_000,
+}
 
 
 class Move(NamedTuple):
@@ -40,34 +55,6 @@ class Move(NamedTuple):
     rank: int
     make: Callable[[], World]
     fault: bool = False
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What does not change about a process."""
-
-    name: str
-    kind: Any
-    owner: Owner
-    program: tuple[str, ...] = ()
-    ttl: int = 3_000
-    waits: bool = False
-    gives_up: bool = False  #: whether it may stop waiting at any moment
-    renews: int = 0
-    parent: int | None = None  #: the process that releases its lock when it dies
-    mortal: bool = True
-    saturated: bool = False  #: whether its worker has no free process when its turn first comes
-    backoff_max: int = 30_000
-    after: int | None = None  #: the process that must come first
-    follows: bool = False  #: whether it is another message that `after` publishes, not a redelivery
-    redelivered: bool = False
-    tries_again: bool = False  #: whether it asks again after an error
-    retries: bool = False  #: whether its run ends with `self.retry()`, for which it keeps the key
-    listener: str = ""
-
-    @property
-    def waiter(self) -> str:
-        return f"{self.listener}:{self.owner.field}"
 
 
 @dataclass(frozen=True)
@@ -82,6 +69,7 @@ class Scenario:
     undisturbed_idle: int = 0  #: the same while nothing has gone wrong
     longest_idle: int = 3_000  #: milliseconds a lock may be free beside a waiter, when all are quick again
     prefix: tuple[str, ...] = ()  #: the steps before the first state
+    states: int = STATES  #: about how many of its states CI looks at
     at_end: Callable[[World], str | None] = lambda world: None
 
 
@@ -345,6 +333,7 @@ class Explorer:
             call.inputs,
             run,
             process.hold if is_renewal else None,
+            spec.longest_silence,
         )
         new_hold = outcome.hold if spec.renews else outcome.hold._replace(renew_in=None)
         if thread in {"background", "listener"}:
@@ -361,6 +350,8 @@ class Explorer:
         world = world.with_process(index, process)
         if thread == "background":
             return self._job_done(world, index, call.args[0], outcome.error)
+        if is_renewal and outcome.replaced_by:
+            return spec.kind.is_replaced(self, world, index, outcome.replaced_by)  # type: ignore[no-any-return]
         if thread in {"renewer", "listener"}:
             return world
         return spec.kind.finished(self, world, index, call, outcome.result, outcome.error)  # type: ignore[no-any-return]
@@ -369,7 +360,7 @@ class Explorer:
         if call.what == "release":
             job: Job = call.args[0]
             return job.owner, (job.release.fence,) if job.release.fence else None
-        if request.verb == "acquire":
+        if request.verb in ACQUIRES:
             return spec.owner, (request.args[4],)
         if request.verb == "release" and request.args[0]:
             return Owner.of_field("", request.args[0]), call.args[-1] if call.what == "free" else _names(
@@ -421,76 +412,15 @@ class Explorer:
                     inbox = (*processes[index].inbox, what)
                     processes[index] = processes[index]._replace(inbox=inbox)
         after = world._replace(keys=reply.keys, processes=tuple(processes))
-        return reply, self._checked(world, after, request, intent)
-
-    def _checked(self, before: World, after: World, request: Request, intent: Intent) -> World:
-        old, new = before.lock, after.lock
-        owner, names = intent
-        if old is not None and (new is None or _identity(old) != _identity(new)):
-            is_own = owner_field(old) == owner.field and (
-                names is None or old.field("@attempt") in names or old.field("@token") in names
-            )
-            replaces = request.verb == "acquire" and (
-                owner_field(old) in {owner.field, f"queued:{owner.task_id}"}
-            )
-            if not is_own and not replaces:
-                raise Violation(
-                    f"a {request.verb} of {owner.field} {names} changed the hold of {owner_field(old)} "
-                    f"{old.field('@attempt')}"
-                )
-        if old is not None and new is not None and request.verb == "renew" and old.left != new.left:
-            if owner_field(old) != owner.field or old.field("@token") not in (names or ()):
-                raise Violation(f"a renewal of {owner.field} {names} changed the lease of another hold")
-            if new.left < old.left:
-                raise Violation("a renewal made the lease shorter")
-        if request.verb == "release":
-            self._check_woken(before, after)
-        is_queued = old is not None and owner_field(old) == f"queued:{owner.task_id}" != owner.field
-        if request.verb == "acquire" and is_queued and old == new and not _is_too_late(request):
-            raise Violation(f"{owner.field} did not get the lock that it has had since it was published")
-        if new is not None and (old is None or new.field("@token") != old.field("@token")):
-            if old is None:
-                self._check_turn(before, request, owner)
-            if request.verb != "acquire":
-                raise Violation(f"a {request.verb} gave the lock a token")
-            if _is_too_late(request):
-                raise Violation("an acquire took the lock after its deadline")
-            token = int(new.field("@token") or 0)
-            if token <= before.last_token:
-                raise Violation("the token did not grow")
-            return after._replace(last_token=token)
-        return after
-
-    def _check_woken(self, before: World, after: World) -> None:
-        """A release that leaves the lock free has woken a waiter whose process is there."""
-        line = before.key(KEYS.waiters)
-        if after.lock is not None or line is None or before.key(KEYS.woken) is not None:
-            return
-        alive = {
-            spec.waiter
-            for spec, process in zip(self.specs, before.processes, strict=True)
-            if process.alive and process.listening
-        }
-        woken = after.key(KEYS.woken)
-        if alive & set(line.values[::2]) and (woken is None or woken.values[0] not in alive):
-            raise Violation("a release woke no waiter that is alive")
-
-    def _check_turn(self, before: World, request: Request, owner: Owner) -> None:
-        """The line has precedence: a newcomer gets a free lock only if there is no line."""
-        turn, line = before.key(KEYS.woken), before.key(KEYS.waiters)
-        if turn is not None:
-            if not turn.values[0].endswith(f":{owner.field}"):
-                raise Violation(f"{owner.field} took the lock in the turn of {turn.values[0]}")
-        elif line is not None and request.args[8:9] in {(), ("0",)}:
-            first = line.values[0]
-            if not first.endswith(f":{owner.field}"):
-                raise Violation(f"{owner.field} took the lock before {first}, which waited")
+        return reply, checked(self.specs, world, after, request, intent, reply.value)
 
     # What must hold in each state.
 
     def check(self, world: World) -> None:
         self._check_keys(world)
         self._check_holders(world)
+        for index, spec in enumerate(self.specs):
+            spec.kind.check(self, world, index)
         self._check_future(world)
 
     def _check_keys(self, world: World) -> None:
@@ -504,31 +434,40 @@ class Explorer:
                 raise Violation(f"{key.name} lives for {key.left} ms")
 
     def _check_holders(self, world: World) -> None:
-        inside = []
+        self._check_places(world)
+        inside: list[Spec] = []
         for spec, process in zip(self.specs, world.processes, strict=True):
             hold = process.hold
             if not process.alive or not spec.kind.is_inside(process):
                 continue
-            lock = world.lock
-            in_redis = (
-                lock is not None
-                and owner_field(lock) == spec.owner.field
-                and lock.field("@token") == str(hold.token)
-            )
-            if hold.lost and hold.left and in_redis:
+            holder = holder_of(world.lock, spec.owner.field)
+            if holder is not None and holder.token != str(hold.token):
+                holder = None
+            if hold.lost and hold.left and holder is not None:
                 raise Violation(f"{spec.name} was told that its lock is lost, and Redis still has it")
             if hold.lost:
                 continue
-            inside.append(spec.name)
-            if not in_redis:
+            inside.append(spec)
+            if holder is None:
                 raise Violation(f"{spec.name} believes that it holds the lock, and Redis does not have it")
             is_quiet = not (process.calls or process.jobs or process.notes or world.network)
-            if is_quiet and lock is not None and lock.field(spec.owner.field) != str(hold.depth):
-                raise Violation(
-                    f"{spec.name} has entered {hold.depth} times, Redis says {lock.field(spec.owner.field)}"
-                )
-        if len(inside) > 1:
-            raise Violation(f"two holders: {' and '.join(inside)}")
+            if is_quiet and holder.depth != str(hold.depth):
+                raise Violation(f"{spec.name} has entered {hold.depth} times, Redis says {holder.depth}")
+            if (holder.limit, holder.slot) != (hold.limit, hold.slot):
+                raise Violation(f"{spec.name} does not know its limit and slot: {holder}")
+        if inside and len(inside) > min(spec.limit for spec in inside):
+            raise Violation(f"too many holders: {' and '.join(spec.name for spec in inside)}")
+
+    def _check_places(self, world: World) -> None:
+        """Each owner inside can rely on its own limit. Places that rest or are kept for a waiter count."""
+        inside = holders_of(world.lock)
+        if inside and len(inside) > min(holder.limit for holder in inside):
+            raise Violation(f"too many places are taken: {[holder.field for holder in inside]}")
+        slots = [holder.slot for holder in inside if not holder.waiter]
+        if len(slots) > len(set(slots)):
+            raise Violation(f"two owners have the same slot: {slots}")
+        if any(holder.slot >= holder.limit for holder in inside):
+            raise Violation(f"a slot is not below its owner's limit: {inside}")
 
     def _check_future(self, world: World) -> None:
         """If from now on nothing goes wrong, all ends well, and soon."""
@@ -570,11 +509,20 @@ class Explorer:
         if wait is None:
             self._check_end(world)
             return "", None, 0
-        is_idle = world.lock is None and any(
-            process.alive and spec.kind.is_waiting(process)
+        return f"{wait} ms pass", normal(later(world, wait)), wait if self._is_idle(world) else 0
+
+    def _is_idle(self, world: World) -> bool:
+        """Whether there is room for the first waiter, or, while the line is empty, for any waiter."""
+        waiting = {
+            spec.waiter
             for spec, process in zip(self.specs, world.processes, strict=True)
+            if process.alive and spec.kind.is_waiting(process)
+        }
+        line = world.key(KEYS.waiters)
+        first = {line.values[0]} if line is not None else waiting
+        return bool(waiting) and any(
+            has_room(world.lock, limit_of(waiter), beside_turns=False) for waiter in first
         )
-        return f"{wait} ms pass", normal(later(world, wait)), wait if is_idle else 0
 
     def _check_end(self, world: World) -> None:
         for spec, process in zip(self.specs, world.processes, strict=True):
@@ -594,19 +542,8 @@ def fresh_attempt(world: World, index: int, owner: Owner) -> str:
     used |= {name for _, call in process.calls for name in (call.attempt, call.before.attempt)}
     used |= {job.release.fence for job in process.jobs if job.owner == owner}
     used |= {name for _, (of, names) in world.network if of.field == owner.field for name in names or ()}
-    if world.lock is not None and owner_field(world.lock) == owner.field:
-        used.add(world.lock.field("@attempt") or "")
+    used |= {holder.attempt for holder in holders_of(world.lock) if holder.field == owner.field}
     return str(max((int(name) for name in used if name.isdigit() and len(name) < 6), default=0) + 1)
-
-
-def _is_too_late(request: Request) -> bool:
-    return request.args[5] != "0" and int(request.args[5]) < NOW
-
-
-def _identity(lock: Key) -> tuple[Any, ...]:
-    """The hold: whose it is, under which token, and how deep."""
-    field = owner_field(lock)
-    return field, lock.field("@token"), lock.field("@attempt"), lock.field(field)
 
 
 def _names(hold: Hold) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from celery_rlock.publishing import unique
 from celery_rlock.server.lock_server import WOKEN_TRUST_MS
 from celery_rlock.server.owner import QUEUED, RESTING
 from celery_rlock.server.replies import Busy, Place, RedeliveryReply, Release, Successor
-from tests.interleavings.clients import KEYS, Interrupted, Replay, task_lock_of
-from tests.interleavings.explorer import A_LONG_RUN, Explorer, Move, Spec, fresh_attempt
-from tests.interleavings.world import Call, Process, World
+from tests.interleavings.clients import KEYS, Interrupted, Job, Replay, Unqueue, task_lock_of
+from tests.interleavings.explorer import A_LONG_RUN, Explorer, Move, fresh_attempt
+from tests.interleavings.world import Call, Process, Spec, World
 
 REST = 1_000  #: how long a key rests after a run
 QUEUE_TTL = 5_000  #: how long a published task keeps its key
@@ -28,7 +28,13 @@ def _place(spec: Spec, process: Process) -> Place:
 
 
 def enter(replay: Replay, lease: Lease, spec: Spec, process: Process, in_line: bool) -> Busy | None:
-    return lease.enter(spec.ttl / 1000, 0, _place(spec, process) if in_line else None)
+    return lease.enter(
+        spec.ttl / 1000,
+        0,
+        _place(spec, process) if in_line else None,
+        limit=spec.limit,
+        hold=spec.hold / 1000,
+    )
 
 
 def leave(replay: Replay, lease: Lease, *_: Any) -> bool:
@@ -44,7 +50,9 @@ def renew(replay: Replay, lease: Lease, *_: Any) -> None:
     replay.renewer._renew([lease])
 
 
-def release_job(replay: Replay, lease: Lease, spec: Spec, process: Process, job: Any) -> Any:
+def background_job(replay: Replay, lease: Lease, spec: Spec, process: Process, job: Job) -> Any:
+    if isinstance(job.release, Unqueue):
+        return replay.server.unqueue(KEYS, job.owner.task_id, job.release.attempt)
     return replay.server.release(KEYS, job.owner, job.release)
 
 
@@ -59,7 +67,7 @@ def give_up(replay: Replay, lease: Lease, spec: Spec, process: Process) -> None:
 class Kind:
     """What all processes have in common: a renewer, a background thread, a subscription."""
 
-    BODIES: ClassVar[dict[str, Any]] = {"renew": renew, "release": release_job, "wake": wake}
+    BODIES: ClassVar[dict[str, Any]] = {"renew": renew, "release": background_job, "wake": wake}
 
     def first(self, spec: Spec) -> Process:
         return Process()
@@ -79,6 +87,13 @@ class Kind:
         return Process("dead", alive=False)
 
     def died(self, explorer: Explorer, world: World, index: int, before: Process) -> World:
+        return world
+
+    def check(self, explorer: Explorer, world: World, index: int) -> None:
+        """What must hold in each state, beside what holds for all kinds."""
+
+    def is_replaced(self, explorer: Explorer, world: World, index: int, by: str) -> World:
+        """A renewal has told that another task replaces this one."""
         return world
 
     def is_inside(self, process: Process) -> bool:
@@ -215,11 +230,15 @@ def _ended(process: Process) -> Process:
 
 
 def enter_since(replay: Replay, lease: Lease, spec: Spec, process: Process) -> Busy | None:
-    return task_lock_of(lease).leases[0].enter(spec.ttl / 1000, 0, None, process.since)
+    return lease.enter(spec.ttl / 1000, 0, None, process.since, limit=spec.limit, hold=spec.hold / 1000)
 
 
 def ask(replay: Replay, lease: Lease, spec: Spec, process: Process) -> float | Exception:
     return replay.server.wait([_place(spec, process)])[0]
+
+
+def join(replay: Replay, lease: Lease, spec: Spec, process: Process) -> int | Exception:
+    return replay.server.join([_place(spec, process)])[0]
 
 
 def pass_on(replay: Replay, lease: Lease, spec: Spec, process: Process) -> bool:
@@ -229,10 +248,17 @@ def pass_on(replay: Replay, lease: Lease, spec: Spec, process: Process) -> bool:
 class Parked(User):
     """A task that waits in its worker (worker/parked.py), and then runs.
 
-    With `saturated` its worker has no free process when its turn comes first, and passes the turn on.
+    With `saturated` its worker has no free process when its turn comes first, and passes the turn on. A
+    program that begins with "join" is that of a new message, which waits before its task has asked.
     """
 
-    BODIES: ClassVar[dict[str, Any]] = {**User.BODIES, "enter": enter_since, "ask": ask, "pass_on": pass_on}
+    BODIES: ClassVar[dict[str, Any]] = {
+        **User.BODIES,
+        "enter": enter_since,
+        "ask": ask,
+        "join": join,
+        "pass_on": pass_on,
+    }
 
     def moves(self, explorer: Explorer, world: World, index: int) -> list[Move]:
         spec, process = explorer.specs[index], world.processes[index]
@@ -273,6 +299,8 @@ class Parked(User):
             return world.with_process(index, self._next(spec, process))
         if call.what == "pass_on":
             return world.with_process(index, process._replace(step="parked", registered=True, alarm=50))
+        if call.what == "join":
+            return self._joined(explorer, world, index, result)
         if call.what == "ask":
             if isinstance(result, Exception):
                 return world.with_process(index, process._replace(step="parked", alarm=500))
@@ -309,7 +337,17 @@ class Parked(User):
 
     def _begin(self, explorer: Explorer, world: World, index: int, step: str) -> World:
         process = world.processes[index]._replace(step="busy")
+        if step == "join":
+            process = process._replace(listening=True, registered=True)
         return explorer.start(world.with_process(index, process), index, "main", step, ())
+
+    def _joined(self, explorer: Explorer, world: World, index: int, since: int | Exception) -> World:
+        """Without a place its task starts: another delivery of its message has the lock."""
+        process = world.processes[index]
+        if isinstance(since, Exception):
+            return world.with_process(index, process._replace(step="ready"))
+        world = world.with_process(index, process._replace(since=since, position=1))
+        return self._ask(explorer, world, index) if since else self._start(explorer, world, index)
 
     def _start(self, explorer: Explorer, world: World, index: int) -> World:
         process = world.processes[index]._replace(step="busy", signalled=False, alarm=None)
@@ -324,12 +362,12 @@ class Parked(User):
 
 
 def enter_task(replay: Replay, lease: Lease, spec: Spec, process: Process) -> Busy | None:
-    return task_lock_of(lease).enter(spec.ttl / 1000)
+    return task_lock_of(lease, spec.limit).enter(spec.ttl / 1000, hold=spec.hold / 1000)
 
 
 def leave_early(replay: Replay, lease: Lease, spec: Spec, process: Process) -> bool:
     """The `finally` around `run()`. Returns whether it has left."""
-    lock = task_lock_of(lease)
+    lock = task_lock_of(lease, is_used=_has_run(process))
     if spec.retries:
         lock.successors = {KEYS.lock: Successor(QUEUED, QUEUE_TTL / 1000)}
     lock.leave(early=True)
@@ -337,11 +375,15 @@ def leave_early(replay: Replay, lease: Lease, spec: Spec, process: Process) -> b
 
 
 def leave_ended(replay: Replay, lease: Lease, spec: Spec, process: Process) -> None:
-    """`task_postrun`: how the task ended is known."""
-    lock = task_lock_of(lease)
+    """`task_postrun`: how the task ended is known. It has not ended if its message is published again."""
+    lock = task_lock_of(lease, is_used=_has_run(process))
     if spec.retries:
         lock.successors = {KEYS.lock: Successor(QUEUED, QUEUE_TTL / 1000)}
-    lock.leave(ended=True)
+    lock.leave(ended="unavailable" not in process.notes)
+
+
+def _has_run(process: Process) -> bool:
+    return not {"dropped", "unavailable"} & {*process.notes}
 
 
 def ask_redelivery(replay: Replay, lease: Lease, spec: Spec, process: Process) -> RedeliveryReply:
@@ -494,7 +536,7 @@ class Delivery(Kind):
         process = world.processes[index]
         if "unavailable" not in process.notes:
             world = _noted(world, index)
-        if process.hold.depth and "unavailable" not in process.notes:
+        if process.hold.depth:
             return explorer.start(world, index, "main", "leave", ())
         return self._ended(world, index)
 

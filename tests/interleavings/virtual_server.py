@@ -10,8 +10,12 @@ import redis
 
 HERE = Path(__file__).parent
 LUA = HERE.parents[1] / "lua"
-#: The scripts of a key without a limit. tests/redis/test_places_model.py checks those of a key with one.
-VERBS = ("acquire", "release", "renew", "wait", "pass", "redelivery", "unacked")
+#: All scripts, for keys with a limit and without one. tests/redis/test_places_model.py and
+#: tests/redis/test_pending_model.py try longer sequences of requests, without the processes that send them.
+VERBS = (
+    *("acquire", "acquire_place", "release", "renew", "wait", "pass", "join", "replace", "redelivery"),
+    *("unacked", "reserve", "queue", "unqueue"),
+)
 COMMAND = "command"
 
 #: The time of every state, in microseconds: what lies in the past or the future is moved around it.

@@ -6,19 +6,33 @@ are only compared (tokens, and when a waiter came) are kept as numbers just belo
 
 from __future__ import annotations
 
+import math
+import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from celery_rlock.options.options import Options
 from celery_rlock.server.owner import Owner
 from tests.interleavings.clients import KEYS, Hold, Input, Job
 from tests.interleavings.virtual_server import NOW, Key, Request
 
 _STAMP = 10**14  #: every number above it is a point in time
+_STAMP_IN_TEXT = re.compile(r"\d{15,}")  #: alone, or in the record of a place or of a pending call
+_STAMP_DIGITS = 15
 _LONG = 20_000  #: memories that last longer end only when nothing else is going on, in milliseconds
 _OLDEST = 10_000  #: no process distinguishes what was longer ago, in milliseconds
 
 #: Whose hold a request may change: any of this owner (None), or the one with this attempt or token.
 Intent = tuple[Owner, tuple[str, ...] | None]
+
+
+class Violation(Exception):
+    """A state or a step that must not be. `steps` lead on from the state that was looked at."""
+
+    def __init__(self, text: str, steps: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.steps = steps
 
 
 class Call(NamedTuple):
@@ -57,6 +71,7 @@ class Process(NamedTuple):
     since: int = 0
     inbox: tuple[str, ...] = ()
     renewals: int = 0
+    memory: tuple[Any, ...] = ()  #: what the server has told it
     notes: tuple[str, ...] = ()  #: what else its kind remembers
 
     def call(self, thread: str) -> Call | None:
@@ -65,6 +80,40 @@ class Process(NamedTuple):
     def with_call(self, thread: str, call: Call | None) -> Process:
         calls = {**dict(self.calls), thread: call}
         return self._replace(calls=tuple(sorted((name, one) for name, one in calls.items() if one)))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What does not change about a process."""
+
+    name: str
+    kind: Any
+    owner: Owner
+    program: tuple[str, ...] = ()
+    ttl: int = 3_000
+    waits: bool = False
+    gives_up: bool = False  #: whether it may stop waiting at any moment
+    renews: int = 0
+    parent: int | None = None  #: the process that releases its lock when it dies
+    mortal: bool = True
+    saturated: bool = False  #: whether its worker has no free process when its turn first comes
+    backoff_max: int = 30_000
+    after: int | None = None  #: the process that must come first
+    follows: bool = False  #: whether it is another message that `after` publishes, not a redelivery
+    redelivered: bool = False
+    tries_again: bool = False  #: whether it asks again after an error
+    retries: bool = False  #: whether its run ends with `self.retry()`, for which it keeps the key
+    listener: str = ""
+
+    limit: int = 1
+    hold: int = 0  #: how long its place stays taken from the start (`lock_hold_at_least`), in milliseconds
+    longest_silence: float = math.inf  #: seconds between two renewals at most
+    options: Options = Options()  # noqa: RUF009 - it is frozen
+
+    @property
+    def waiter(self) -> str:
+        listener = self.listener if self.limit == 1 else f"{self.listener}/{self.limit}"
+        return f"{listener}:{self.owner.field}"
 
 
 class World(NamedTuple):
@@ -86,10 +135,6 @@ class World(NamedTuple):
     def with_process(self, index: int, process: Process) -> World:
         processes = (*self.processes[:index], process, *self.processes[index + 1 :])
         return self._replace(processes=processes)
-
-
-def owner_field(lock: Key) -> str:
-    return next(field for field in lock.values[::2] if not field.startswith("@"))
 
 
 def normal(world: World) -> World:
@@ -139,8 +184,8 @@ def _collect(value: Any, found: set[int]) -> None:
     elif type(value) is int:
         if value > _STAMP:
             found.add(value)
-    elif type(value) is str and len(value) > 14 and value.isdigit():
-        found.add(int(value))
+    elif type(value) is str and len(value) >= _STAMP_DIGITS:
+        found.update(map(int, _STAMP_IN_TEXT.findall(value)))
 
 
 def _moved(value: Any, moved: dict[int, int]) -> Any:
@@ -149,8 +194,8 @@ def _moved(value: Any, moved: dict[int, int]) -> Any:
         return type(value)._make(parts) if hasattr(value, "_make") else tuple(parts)
     if type(value) is int and value > _STAMP:
         return moved.get(value, value)
-    if type(value) is str and len(value) > 14 and value.isdigit():
-        return str(moved.get(int(value), int(value)))
+    if type(value) is str and len(value) >= _STAMP_DIGITS:
+        return _STAMP_IN_TEXT.sub(lambda found: str(moved.get(int(found[0]), found[0])), value)
     return value
 
 
@@ -162,8 +207,9 @@ def next_event(world: World) -> int | None:
         times += [process.pause, process.alarm or 0]
         if process.hold.depth and not process.hold.lost:
             times += [process.hold.left, process.hold.renew_in or 0]
-    deadlines = [int(request.args[5]) for request, _ in world.network if request.verb == "acquire"]
-    times += [(deadline - NOW) // 1000 for deadline in deadlines if deadline > NOW]
+    # The deadlines of requests, and what the scripts wrote into the records of places and of pending calls.
+    for part in (*world.keys, *(request for request, _ in world.network)):
+        times += [(stamp - NOW + 999) // 1000 for stamp in _stamps(part) if stamp > NOW]
     memories = (key.left for key in world.keys if key.left > 0)
     return min((time for time in times if time > 0), default=min(memories, default=None))
 
