@@ -7,6 +7,8 @@
 -- ARGV[3] keep    how long its place is kept unless it asks again, in milliseconds
 -- returns 0 there is room, and it is no waiter's turn: the caller must wake the first · -1 the caller's task has held
 --   it since it was published · else milliseconds until the caller must ask again
+local ASK_SOON = 1000 -- when a waiter asks again that has room, but is behind one with a lower limit, in milliseconds
+
 local id = string.match(ARGV[1], '^[^:]+:[^:]+:(.*)')
 if not id then
   return redis.error_reply('ERR the waiter must be listener:delivery:task-id')
@@ -39,9 +41,13 @@ for i = 1, #fields, 2 do
     taken, lowest, ends = taken + 1, math.min(lowest, limit), math.min(ends, lease)
   end
 end
-local first = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
-local limit_of_first = math.max(1, tonumber(string.match(first or '', '^[^:/]*/(%d+):') or 1))
-if taken >= math.min(lowest, limit_of_first) then
-  return math.max(1, math.ceil((ends - now) / 1000))
+local function has_room(waiter)
+  return taken < math.min(lowest, math.max(1, tonumber(string.match(waiter, '^[^:/]*/(%d+):') or 1)))
+end
+
+if not has_room(redis.call('ZRANGE', KEYS[2], 0, 0)[1] or '') then
+  local ms = math.max(1, math.ceil((ends - now) / 1000))
+  -- The first waiter wants more places for itself. If it leaves the line, it wakes no other.
+  return has_room(ARGV[1]) and math.min(ms, ASK_SOON) or ms
 end
 return math.max(0, redis.call('PTTL', KEYS[3]))

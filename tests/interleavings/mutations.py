@@ -334,6 +334,14 @@ MUTATIONS = [
         0,
     ),
     Mutation(
+        "a task behind a waiter with a lower limit asks late",
+        "a task that waits behind a waiter for the whole key",
+        "wait",
+        "has_room(ARGV[1]) and math.min(ms, ASK_SOON) or ms",
+        "ms",
+        0,
+    ),
+    Mutation(
         "more calls are pending than may be",
         "three calls, one of which may be pending",
         "reserve",

@@ -60,7 +60,7 @@ PARENT = Spec("parent", Parent(), Owner("parent", "-", "-"), mortal=False)
 #: How much may go wrong at once in CI: (faults, delays).
 BOUNDS = ((1, 0), (0, 1))
 #: The same for scenarios whose first states are reached soon.
-FEWER_STATES = 1_200
+FEWER_STATES = 1_500
 
 A_HOLDS = ("a wants to enter", "a's acquire")
 B_WAITS = ("b wants to enter", "b's acquire", "b's acquire")
@@ -160,6 +160,22 @@ _PLACES = [
             *A_HOLDS_PLACE,
             *("b wants to enter", "b's acquire", "b's acquire_place", "b's acquire", "b's acquire_place"),
             *C_WAITS_FOR_PLACE,
+        ),
+        states=FEWER_STATES,
+    ),
+    Scenario(
+        "a task that waits behind a waiter for the whole key",
+        (
+            user_of_places("a", program=("enter",), ttl=30_000),
+            user_of_places("b", 1, gives_up=True),
+            parked("c", limit=2),
+        ),
+        undisturbed_idle=2_000,  # as above
+        longest_idle=31_000,
+        prefix=(
+            *A_HOLDS_PLACE,
+            *("b wants to enter", "b's acquire", "b's acquire_place", "b's acquire", "b's acquire_place"),
+            *("c wants to enter", "c's acquire_place", "c's wait"),
         ),
         states=FEWER_STATES,
     ),

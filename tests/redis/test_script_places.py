@@ -263,6 +263,14 @@ class TestWaiters:
         places.wake(instead_of="L/2:0:b")
         assert listening("turn") == ["L/2:0:b", "L/2:1:b"]
 
+    def test_a_waiter_behind_one_for_the_whole_key_asks_soon_whether_that_has_left(self, places):
+        places.take("0:a", limit=2, ttl=30000)
+        places.take("1:b", limit=1, waiter="L:1:b")
+        assert places.wait("L:1:b") > 1000
+        assert places.wait("L/2:2:c") == 1000
+        places.client.zrem(WAITERS, "L:1:b")
+        assert places.wait("L/2:2:c") == 0
+
     def test_a_waiter_that_missed_its_turn_and_asked_again_takes_one_place(self, places, listening):
         """Its second turn leaves room for the next waiter."""
         places.take("0:a", limit=2)
