@@ -91,7 +91,7 @@ class Report:
     def __str__(self) -> str:
         end = "complete" if self.complete else "bounded"
         line = (
-            f"{self.scenario:56} {self.states:8,} states {self.transitions:9,} transitions  "
+            f"{self.scenario:76} {self.states:8,} states {self.transitions:9,} transitions  "
             f"depth {self.depth:3} {self.requests:7,} requests {self.seconds:6.1f} s  {end}"
         )
         if not self.violation:

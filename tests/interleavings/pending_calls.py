@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from celery_rlock.core.lease import Lease
 from celery_rlock.core.pending_call import PendingCall
 from celery_rlock.errors import LockUnavailable
-from celery_rlock.outgoing import Message, is_duplicate
-from celery_rlock.queueing import _pending_request
+from celery_rlock.publishing.message import Message, is_duplicate
+from celery_rlock.publishing.pending import _pending_request
 from celery_rlock.running.pending_place import PendingPlace
 from celery_rlock.server.replies import Busy, Queued, Reserved
 from tests.interleavings.clients import KEYS, Interrupted, Replay, task_lock_of
@@ -18,7 +18,7 @@ from tests.interleavings.pending_checks import began, logged, pending_of, publis
 from tests.interleavings.processes import Kind, Parked
 from tests.interleavings.world import Call, Process, Spec, Violation, World
 
-QUEUE_TTL = 8  #: seconds for which a published call keeps its place
+PENDING_TTL = 8  #: seconds for which a published call keeps its place
 _ASK_AGAIN = 1_000  #: fewer questions than a publisher asks, and so fewer states
 _TASK: Any = SimpleNamespace(name="t", app=None)
 
@@ -44,7 +44,7 @@ def reserve(
 
 
 def queue(replay: Replay, lease: Lease, spec: Spec, process: Process) -> Queued:
-    [(_, outcome)] = _pending_call(replay, spec, process).queue(QUEUE_TTL)
+    [(_, outcome)] = _pending_call(replay, spec, process).queue(PENDING_TTL)
     return outcome
 
 
@@ -65,11 +65,11 @@ def look_for_later(replay: Replay, lease: Lease, spec: Spec, process: Process) -
 
 
 def queue_retry(replay: Replay, lease: Lease, spec: Spec, process: Process) -> None:
-    _place_of(replay, spec).queue_retry(task_lock_of(lease), {KEYS.lock}, QUEUE_TTL)
+    _place_of(replay, spec).queue_retry(task_lock_of(lease), {KEYS.lock}, PENDING_TTL)
 
 
 class PendingPublisher(Kind):
-    """`apply_async` of a pending call (queueing.py): reserves a place, publishes, is queued in it."""
+    """`apply_async` of a pending call (publishing/pending.py): reserves a place, publishes, is queued in it."""
 
     BODIES: ClassVar[dict[str, Any]] = {
         **Kind.BODIES,

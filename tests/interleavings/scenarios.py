@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from celery_rlock.options.options import Options
 from celery_rlock.server.owner import QUEUED, Owner
+from tests.interleavings.deliveries import Delivery, Publisher
 from tests.interleavings.explorer import Scenario
-from tests.interleavings.pending_calls import QUEUE_TTL, PendingPublisher, PendingRun
+from tests.interleavings.pending_calls import PENDING_TTL, PendingPublisher, PendingRun
 from tests.interleavings.pending_checks import each_call_ran
-from tests.interleavings.processes import REST, Delivery, Parent, Parked, Publisher, User
+from tests.interleavings.processes import REST, Parent, Parked, User
 from tests.interleavings.replacing_calls import ReplacingCall, the_newest_ran
 from tests.interleavings.world import Spec
 
@@ -271,9 +272,10 @@ def retry_of_call(number: int, options: Options) -> Spec:
     return Spec(f"retry{number}", PendingRun(), owner, ONCE, listener=f"LX{number}", options=options)
 
 
-_ONE_PENDING = Options(from_="publish", pending=1, queue_ttl=QUEUE_TTL)
-_NEWEST_WINS = Options(from_="publish", duplicate="replace", queue_ttl=QUEUE_TTL)
-_ONE_PENDING_NEWEST_WINS = Options(from_="publish", pending=1, duplicate="replace", queue_ttl=QUEUE_TTL)
+_ONE_PENDING = Options(from_="publish", pending=1, queue_ttl=PENDING_TTL)
+_NEWEST_WINS = Options(from_="publish", duplicate="replace", queue_ttl=PENDING_TTL)
+_ONE_PENDING_NEWEST_WINS = Options(from_="publish", pending=1, duplicate="replace", queue_ttl=PENDING_TTL)
+_TWO_PENDING_NEWEST_WIN = replace(_ONE_PENDING_NEWEST_WINS, pending=2)
 
 FIRST_RUNS = ("p calls apply_async", "p's reserve", "p publishes", "p's queue")
 FIRST_RUNS += ("run1 is delivered", "run1 wants to enter", "run1's acquire", "run1's unqueue")
@@ -301,6 +303,13 @@ _PENDING = [
         "three calls, the newest of which waits",
         calls(_ONE_PENDING_NEWEST_WINS, 3),
         prefix=(*FIRST_RUNS, *SECOND_WAITS),
+        longest_idle=31_000,
+        at_end=each_call_ran,
+        states=FEWER_STATES,
+    ),
+    Scenario(
+        "three calls, the newest two of which wait",
+        calls(_TWO_PENDING_NEWEST_WIN, 3),
         longest_idle=31_000,
         at_end=each_call_ran,
         states=FEWER_STATES,
