@@ -69,7 +69,7 @@ def queue_retry(replay: Replay, lease: Lease, spec: Spec, process: Process) -> N
 
 
 class PendingPublisher(Kind):
-    """`apply_async` of a pending call (publishing/pending.py): reserves a place, publishes, is queued in it."""
+    """`apply_async` of a pending call (publishing/pending.py): reserves, publishes, is queued."""
 
     BODIES: ClassVar[dict[str, Any]] = {
         **Kind.BODIES,
