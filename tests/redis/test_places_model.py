@@ -188,7 +188,7 @@ class Places(RuleBasedStateMachine):
         """As RedisLockServer.acquire asks."""
         common = (owner, "w", TTL, "t", self.attempts, 0)
         forms = [
-            ("acquire", (1, waiter, 0, 60_000)),
+            ("acquire", (1, waiter, 0, 60_000, int(limit > 1))),
             ("acquire_place", (limit, hold, 1, waiter, 0, 60_000)),
         ]
         forms = forms if limit == 1 else forms[::-1]
@@ -200,7 +200,6 @@ class Places(RuleBasedStateMachine):
             elif status == LINE:
                 self.wake("", twice=twice)
             else:
-                # An owner of the whole key may have left between the two scripts; not in this test.
                 assert status != TAKEN or limit == 1 or verb == "acquire_place"
                 return status, rest
         return BUSY, []
