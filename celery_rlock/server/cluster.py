@@ -48,6 +48,11 @@ class LazyCluster:
         self._mutex = threading.Lock()
         self._cluster: RedisCluster | None = None
 
+    @property
+    def is_unconnected(self) -> bool:
+        """Whether the next command connects first."""
+        return self._cluster is None
+
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run the command, with more patience than RedisCluster has.
 
@@ -108,16 +113,34 @@ def server_of(client: Client, key: str) -> redis.Redis:
     return client.get_redis_connection(client.get_node_from_key(key))
 
 
-def refuse_old_primary(client: Client, key: str, sent: float) -> None:
+def node_to_answer(client: Client, key: str) -> Any:
+    """The node of a Cluster to which a request for the key will go; None without a Cluster, or if unknown.
+
+    It must be asked before the request is sent: other threads may change the layout meanwhile.
+    """
+    if not isinstance(client, RedisCluster) or getattr(client, "is_unconnected", False):
+        return None
+    with suppress(*FAILURES):
+        return client.get_node_from_key(key)
+    return None
+
+
+def node_of(client: Client, server: redis.Redis) -> Any:
+    """The node of a Cluster that this client of one server belongs to; None without a Cluster."""
+    nodes = client.get_nodes() if isinstance(client, RedisCluster) else ()
+    return next((node for node in nodes if node.redis_connection is server), None)
+
+
+def refuse_old_primary(client: Client, answered: Any, key: str, sent: float) -> None:
     """Raise RedisConnectionError if the request that was sent at `sent` must be sent again.
 
     A primary of a Cluster that was frozen does not know at first that it has a successor, and still answers
-    what it received meanwhile. So after a slow answer another node is asked. If it names another primary, the
-    layout has changed, and this waits until the node that should have answered knows it too.
+    what it received meanwhile. So after a slow answer another node is asked. If it names another primary than
+    the node that has answered, this waits until that node knows it too.
     """
-    if monotonic() - sent <= _SLOW or not isinstance(client, RedisCluster):
+    if answered is None or monotonic() - sent <= _SLOW or not isinstance(client, RedisCluster):
         return
-    answered, give_up = client.get_node_from_key(key), monotonic() + _TIME_TO_AGREE
+    give_up = monotonic() + _TIME_TO_AGREE
     while True:
         primary = _primary_by_another(answered, client, key)
         if primary in {None, (answered.host, answered.port)}:

@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_rlock.errors import LockUnavailable, RLockError
 from celery_rlock.server.clock import ServerClock, clock_of, now
-from celery_rlock.server.cluster import Client, refuse_old_primary
+from celery_rlock.server.cluster import Client, node_to_answer, refuse_old_primary
 from celery_rlock.server.failures import FAILURES, brief, translated, translation
 from celery_rlock.server.lock_record import place_in
 from celery_rlock.server.owner import Owner
@@ -510,9 +510,9 @@ class RedisLockServer:
             raise translation(error, redis_keys) from error
 
     def _ask(self, script: Script, keys: Sequence[str], args: Sequence[object]) -> Any:
-        sent = monotonic()
+        node, sent = node_to_answer(self.client, keys[0]), monotonic()
         reply = script.run(self._send, keys, args)
-        refuse_old_primary(self.client, keys[0], sent)
+        refuse_old_primary(self.client, node, keys[0], sent)
         return reply
 
     def _run_replicated(

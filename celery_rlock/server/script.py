@@ -23,7 +23,14 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from celery_rlock.server.cluster import Client, by_server, refresh, refuse_old_primary, server_of
+from celery_rlock.server.cluster import (
+    Client,
+    by_server,
+    node_of,
+    refresh,
+    refuse_old_primary,
+    server_of,
+)
 from celery_rlock.server.failures import FAILURES
 from celery_rlock.server.standalone import careful
 
@@ -55,6 +62,7 @@ class Script:
     ) -> tuple[Any, int]:
         """Run the script, then wait for replicas. Returns the reply and how many replicas have the write."""
         server = server_of(client, keys[0])
+        node = node_of(client, server)
         wait = ("WAIT", replicas, _time_to_replicate_ms(server))
         answers: list[Any] = []
         sent = monotonic()
@@ -69,7 +77,7 @@ class Script:
                 if isinstance(answer, MovedError):
                     refresh(client)
                 raise answer
-        refuse_old_primary(client, keys[0], sent)
+        refuse_old_primary(client, node, keys[0], sent)
         return answers[0], int(answers[1])
 
     def run_all(self, client: Client, calls: Sequence[_Call], replicas: Sequence[int] = ()) -> list[Any]:
@@ -81,13 +89,13 @@ class Script:
         wanted = replicas or [0] * len(calls)
         groups, answers = by_server(client, [keys[0] for keys, _ in calls])
         for server, places in groups:
-            sent = monotonic()
+            node, sent = node_of(client, server), monotonic()
             with careful(client):
                 batch = self._run_batch(
                     server, [calls[place] for place in places], [wanted[place] for place in places]
                 )
             try:
-                refuse_old_primary(client, calls[places[0]][0][0], sent)
+                refuse_old_primary(client, node, calls[places[0]][0][0], sent)
             except FAILURES as error:
                 batch = [error] * len(places)
             for place, answer in zip(places, batch, strict=True):

@@ -243,15 +243,24 @@ def after_sending(monkeypatch):
 
     def send_and_do(self, *args, **options):
         send(self, *args, **options)
-        if todo:
+        while todo:
             todo.pop()()
 
     monkeypatch.setattr(redis.Connection, "send_packed_command", send_and_do)
     return todo.append
 
 
+def learn(client, name, primary):
+    """Another request of this client was told that this node is the key's primary."""
+    node = client.get_node(host="127.0.0.1", port=primary.port)
+    client.nodes_manager.slots_cache[key_slot(name.encode())] = [node]
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["unknown", "known meanwhile"])
 @pytest.mark.parametrize("verb", ["acquire", "renew", "release"])
-def test_a_primary_that_slept_through_a_failover_confirms_nothing_more(cluster, name, verb, after_sending):
+def test_a_primary_that_slept_through_a_failover_confirms_nothing_more(
+    cluster, name, verb, after_sending, is_known
+):
     """Semantics 1: it executes what it received while it was frozen, though it has a successor."""
     lock_server = RedisLockServer(
         connect(f"{cluster.url}?socket_timeout=10")
@@ -270,6 +279,8 @@ def test_a_primary_that_slept_through_a_failover_confirms_nothing_more(cluster, 
             lambda: successor_of(old, cluster, name), timeout=SOON, what="another node to take over"
         )
         after_sending(resume.start)
+        if is_known:
+            after_sending(lambda: learn(lock_server.client, name, new))
         if verb == "acquire":  # the request is sent again, to the new primary
             assert isinstance(lock_server.acquire(redis_keys, owner, 1, LONG_LEASE, "", attempt="1"), Taken)
             assert has_lock(new, name)
