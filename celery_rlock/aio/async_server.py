@@ -13,6 +13,7 @@ from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, Tr
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from celery_rlock.aio.async_client import AsyncClient, primaries_of
+from celery_rlock.aio.async_cluster import node_to_answer, refuse_old_primary
 from celery_rlock.aio.async_sentinel import AsyncSentinelRedis
 from celery_rlock.aio.async_wakeups import AsyncWakeups
 from celery_rlock.aio.event_loop import RunningLoop
@@ -237,10 +238,13 @@ class AsyncRedisLockServer:
                 raise RedisConnectionError(f"the connection was closed: {error!r}") from error
 
     async def _eval(self, script: Script, keys: Sequence[str], args: Sequence[object]) -> Any:
+        node, sent = node_to_answer(self.client, keys[0]), now()
         try:
-            return await self._send("EVALSHA", script.sha, len(keys), *keys, *args)
+            reply = await self._send("EVALSHA", script.sha, len(keys), *keys, *args)
         except NoScriptError:
-            return await self._send("EVAL", script.source, len(keys), *keys, *args)
+            reply = await self._send("EVAL", script.source, len(keys), *keys, *args)
+        await refuse_old_primary(self.client, node, keys[0], sent)
+        return reply
 
     async def _run(
         self,
@@ -276,6 +280,7 @@ class AsyncRedisLockServer:
         """WAIT counts only what its own connection has written, so both go over one connection."""
         ((server, _),) = await self._by_server([keys[0]])
         answers: list[Any] = []
+        sent = now()
         for command in (("EVALSHA", script.sha), ("EVAL", script.source)):
             commands = [(*command, len(keys), *keys, *args), self._wait_command(replicas)]
             answers = await self._pipelined(server, commands)
@@ -284,6 +289,7 @@ class AsyncRedisLockServer:
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
+        await refuse_old_primary(self.client, server, keys[0], sent)
         return answers[0], int(answers[1])
 
     def _wait_command(self, replicas: int) -> tuple[object, ...]:
@@ -293,11 +299,13 @@ class AsyncRedisLockServer:
     async def _renew_at(self, server: Any, calls: Sequence[tuple[Any, Any]], wanted: int) -> list[Any]:
         wait = [self._wait_command(wanted)] if wanted else []
         answers: list[Any] = []
+        sent = now()
         for command in (("EVALSHA", _RENEW.sha), ("EVAL", _RENEW.source)):
             commands = [(*command, len(keys), *keys, *args) for keys, args in calls]
             answers = await self._pipelined(server, [*commands, *wait])
             if not any(isinstance(answer, NoScriptError) for answer in answers):
                 break
+        await refuse_old_primary(self.client, server, calls[0][0][0], sent)
         if not wanted:
             return answers
         *replies, have_it = answers

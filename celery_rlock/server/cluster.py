@@ -24,11 +24,11 @@ Client = redis.Redis | RedisCluster
 _TIME_TO_MOVE, _PAUSE = 2.0, 0.05
 
 #: An answer that took longer, in seconds, may come from a primary that slept through a failover.
-_SLOW = 0.05
+SLOW = 0.05
 
 #: So many other nodes are tried, until one of them says which node is the primary.
-_MOST_WITNESSES = 3
-_TIME_TO_AGREE = 1.0
+MOST_WITNESSES = 3
+TIME_TO_AGREE = 1.0
 
 
 class LazyCluster:
@@ -138,9 +138,9 @@ def refuse_old_primary(client: Client, answered: Any, key: str, sent: float) -> 
     what it received meanwhile. So after a slow answer another node is asked. If it names another primary than
     the node that has answered, this waits until that node knows it too.
     """
-    if answered is None or monotonic() - sent <= _SLOW or not isinstance(client, RedisCluster):
+    if answered is None or monotonic() - sent <= SLOW or not isinstance(client, RedisCluster):
         return
-    give_up = monotonic() + _TIME_TO_AGREE
+    give_up = monotonic() + TIME_TO_AGREE
     while True:
         primary = _primary_by_another(answered, client, key)
         if primary in {None, (answered.host, answered.port)}:
@@ -153,7 +153,7 @@ def refuse_old_primary(client: Client, answered: Any, key: str, sent: float) -> 
 
 def _primary_by_another(answered: Any, client: RedisCluster, key: str) -> tuple[str, int] | None:
     others = [node for node in client.get_primaries() if node.name != answered.name]
-    seen = (_primary_as_seen_by(witness, client, key) for witness in others[:_MOST_WITNESSES])
+    seen = (_primary_as_seen_by(witness, client, key) for witness in others[:MOST_WITNESSES])
     return next((primary for primary in seen if primary is not None), None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -10,6 +11,7 @@ import celery_rlock
 from celery_rlock import LockUnavailable
 from celery_rlock.asyncio import RLock
 from tests.asyncio.conftest import until
+from tests.faults.topology.waiters import await_replication, has_lock
 from tests.support.cluster import Cluster, Migration
 from tests.support.sentinel import SentinelSetup
 from tests.support.servers import DEFAULT_KIND
@@ -115,6 +117,41 @@ def test_a_lock_is_renewed_and_released_while_its_slot_moves(run, app_on, cluste
         await until(lambda: _is_free(name), "the release on the new node")
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    "verb", ["acquire", *(pytest.param(verb, marks=pytest.mark.slow) for verb in ("renew", "release"))]
+)
+def test_a_primary_that_slept_through_a_failover_confirms_nothing_more(run, app_on, cluster, name, verb):
+    """Semantics 1: it executes what it received while it was frozen, though it has a successor."""
+    app_on(f"{cluster.url}?socket_timeout=10")  # longer than a loaded machine needs
+    old = cluster.primary_of(name)
+
+    async def main():
+        lock = RLock(name, ttl=60)
+        async with lock:
+            pass  # the scripts are known, and this client has connections
+        if verb != "acquire":
+            await lock.acquire()
+            await asyncio.to_thread(await_replication, cluster.replica_of(old), name)
+        old.pause()
+        new = await until(lambda: cluster.successor_of(old, name), "another node to take over")
+        threading.Timer(1.0, old.resume).start()
+        if verb == "acquire":  # the request is sent again, to the new primary
+            assert await lock.acquire()
+            assert has_lock(new, name)
+        elif verb == "renew":
+            with pytest.raises(LockUnavailable, match="another node has become the primary"):
+                await lock.extend(60)
+        else:
+            await lock.release()
+            await until(lambda: not has_lock(new, name), "the new primary to free the lock")
+
+    try:
+        run(main())
+    finally:
+        old.resume()
+        cluster.mend()
 
 
 async def _is_free(name):

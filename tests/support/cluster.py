@@ -160,6 +160,12 @@ class Cluster:
 
         return wait_until(taken_over, timeout=WITHIN, what="a replica to take over")
 
+    def successor_of(self, old: ClusterNode, key: str) -> ClusterNode | None:
+        """The node that the living primaries take for the primary of the key, while the old one is frozen."""
+        slot = key_slot(key.encode())
+        living = [node for node in self.nodes if node is not old and node.is_primary() and node.says_ok()]
+        return next((node for node in living if any(slot in part for part in node.slots())), None)
+
     def demote(self, primary: ClusterNode) -> None:
         """A failover on command: the old primary lives on as a replica."""
         self.replica_of(primary).run("FAILOVER")

@@ -228,13 +228,6 @@ ANSWER_AFTER = 1.0
 SUCCESSOR = "another node has become the primary"
 
 
-def successor_of(old, cluster, name):
-    """The node that the living primaries take for the primary of the key."""
-    slot = key_slot(name.encode())
-    living = [node for node in cluster.nodes if node is not old and node.is_primary() and node.says_ok()]
-    return next((node for node in living if any(slot in part for part in node.slots())), None)
-
-
 @pytest.fixture
 def after_sending(monkeypatch):
     """Call it with what to do when the next request has been sent."""
@@ -256,7 +249,10 @@ def learn(client, name, primary):
     client.nodes_manager.slots_cache[key_slot(name.encode())] = [node]
 
 
-@pytest.mark.parametrize("is_known", [False, True], ids=["unknown", "known meanwhile"])
+@pytest.mark.parametrize(
+    "is_known",
+    [pytest.param(False, marks=pytest.mark.slow, id="unknown"), pytest.param(True, id="known meanwhile")],
+)
 @pytest.mark.parametrize("verb", ["acquire", "renew", "release"])
 def test_a_primary_that_slept_through_a_failover_confirms_nothing_more(
     cluster, name, verb, after_sending, is_known
@@ -276,7 +272,7 @@ def test_a_primary_that_slept_through_a_failover_confirms_nothing_more(
     resume = threading.Timer(ANSWER_AFTER, old.resume)
     try:
         new = wait_until(
-            lambda: successor_of(old, cluster, name), timeout=SOON, what="another node to take over"
+            lambda: cluster.successor_of(old, name), timeout=SOON, what="another node to take over"
         )
         after_sending(resume.start)
         if is_known:
