@@ -8,7 +8,7 @@ from functools import partial
 from secrets import token_hex
 from time import monotonic
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 import redis
 
@@ -177,7 +177,8 @@ class Wakeups(Waiters):
         return set(servers)
 
     def _is_wanted(self, where: str, subscription: Subscription) -> bool:
-        is_primary = where in self._subscribe()
+        # While nothing waits, do not subscribe: a new subscription would only ask this again.
+        is_primary = bool(self._callbacks) and where in self._subscribe()
         with self._mutex:
             is_mine = self._subscriptions.get(where) is subscription
             wanted = is_mine and is_primary and bool(self._callbacks)
@@ -260,7 +261,9 @@ def wakeups_of(client: Client, channels: str, wake: Callable[[RedisKeys, str], o
         return {address(server): server for server in primaries(client)}
 
     with _mutex:
-        by_channel = _wakeups.setdefault(client, {})
+        # On the client: it refers to the client, so in a dictionary of ours both would live for ever.
+        by_channel: dict[str, Wakeups] = vars(client).setdefault(_WAKEUPS, {})
+        _clients.add(client)
         if channels not in by_channel:
             by_channel[channels] = Wakeups(find_servers, channels, wake)
         return by_channel[channels]
@@ -270,9 +273,11 @@ def _after_fork() -> None:
     """A forked child has none of its parent's threads, and another thread may have held the mutex."""
     global _mutex  # noqa: PLW0603
     _mutex = threading.Lock()
-    _wakeups.clear()
+    for client in list(_clients):
+        vars(client).pop(_WAKEUPS, None)
 
 
 _mutex = threading.Lock()
-_wakeups: WeakKeyDictionary[Client, dict[str, Wakeups]] = WeakKeyDictionary()
+_WAKEUPS = "_celery_rlock_wakeups"
+_clients: WeakSet[Client] = WeakSet()
 in_forked_child(_after_fork)

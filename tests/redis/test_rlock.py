@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 import redis as redis_py
 
-from celery_rlock import ConfigurationError, LockBusy, LockLost, LockNotHeld, LockUnavailable
+from celery_rlock import ConfigurationError, LockBusy, LockLost, LockNotHeld, LockUnavailable, RLock
 from celery_rlock.core import lock as lock_module
 from celery_rlock.core.execution import current_execution
 from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.server import wakeups
 from celery_rlock.server.client import connect
 from celery_rlock.server.clock import now
 from celery_rlock.server.lock_server import RedisLockServer
@@ -444,3 +447,24 @@ def test_a_lock_past_its_local_deadline_is_not_extended(rlock, redis):
     lock = rlock(ttl=30)
     assert lost_past_its_deadline(lock, lambda: lock.extend(600))
     assert redis.ttl(LOCK) <= 30
+
+
+def test_a_client_that_waited_is_collected_when_the_program_has_dropped_it(server, monkeypatch):
+    """A program may make a client for each request. Each of them keeps connections."""
+    monkeypatch.setattr(
+        wakeups, "SILENCE", 0.1
+    )  # the subscription ends when no waiter has used it for so long
+
+    def wait_in_vain():
+        client = server.client()
+        assert not RLock("k", client=client).acquire(timeout=0.2)
+        return weakref.ref(client)
+
+    with RLock("k", client=server.client()):
+        client = in_thread(wait_in_vain)
+
+    def is_collected():
+        gc.collect()
+        return client() is None
+
+    wait_until(is_collected, timeout=20, what="the client to be collected")
