@@ -137,7 +137,7 @@ class LockedTask(_Task):
     ) -> AsyncResult[Any]:
         """Like Celery's, and takes `lock_…` options for this call."""
         options |= {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
-        send = super().apply_async
+        send: Callable[..., AsyncResult[Any]] = super().apply_async  # it takes a list of arguments too
         plan = plan_of(self)
         if plan is None:
             return send(args, kwargs, task_id, **options)
@@ -146,7 +146,7 @@ class LockedTask(_Task):
             unique.check_limits(self, plan, tuple(args or ()), kwargs or {})
         if not unique.takes_keys(self, plan, options):
             return send(args, kwargs, task_id, **options)
-        message = Message(tuple(args or ()), kwargs or {}, task_id or uuid(), options)
+        message = Message(args or (), kwargs or {}, task_id or uuid(), options)
         return unique.publish_once(
             self, plan, message, lambda m: send(m.args, m.kwargs, m.task_id, **m.options)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from celery.result import AsyncResult
@@ -27,7 +27,7 @@ _CANVAS = ("chain", "chord", "group_id", "root_id", "parent_id", "link", "link_e
 class Message(NamedTuple):
     """A task's message before it is published."""
 
-    args: tuple[Any, ...]
+    args: Sequence[Any]  #: as the caller gave them: Celery shows a list as a list
     kwargs: dict[str, Any]
     task_id: str
     options: dict[str, Any]

@@ -16,8 +16,15 @@ from celery import current_task
 
 from tests.support.app import store
 
-#: The plain twin, the locked one whose lock is free, and the locked one that finds its lock busy first.
-TWINS = ("plain", "locked", "waited")
+#: The options of each locked twin whose lock is free.
+FREE_TWINS: dict[str, dict[str, Any]] = {
+    "locked": {},
+    "limited": {"lock_limit": 2},
+    "replaceable": {"lock_busy": "replace"},  # its run listens for a newer call
+    "queued": {"lock_from": "publish", "lock_pending": 9, "lock_duplicate": "replace"},
+}
+#: The plain twin, the locked ones whose lock is free, and the locked one that finds its lock busy first.
+TWINS = ("plain", *FREE_TWINS, "waited")
 ACKS = ("early", "late")
 
 #: The environment variable with the name of the run.

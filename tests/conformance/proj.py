@@ -15,7 +15,7 @@ from celery import Celery, Task, signals
 
 from celery_rlock import LockedTask
 from celery_rlock.signals import lock_busy
-from tests.conformance.notes import ACKS, TWINS, cell_of, note, role_of
+from tests.conformance.notes import ACKS, FREE_TWINS, TWINS, cell_of, note, role_of
 from tests.conformance.shapes import SHAPES, Shape
 from tests.support.app import make_app
 
@@ -69,7 +69,8 @@ class Kit:
     def options(self, role: str, *, key: str | None = None, **options: Any) -> dict[str, Any]:
         """Options for Celery's decorators. The twin that waits has one key for all tasks of its cell."""
         waits = ".waited." in self.cell
-        options = {"name": f"{self.cell}.{role}", "base": self.base, **options}
+        twin = self.cell.split(".")[1]
+        options = {"name": f"{self.cell}.{role}", "base": self.base, **FREE_TWINS.get(twin, {}), **options}
         if self.cell.startswith("late."):
             options["acks_late"] = True
         if self.is_locked and (waits or key):
