@@ -167,13 +167,15 @@ class _Thread:
         self._ident = threading.get_ident()
         self._mutex = threading.Lock()
         self._ended = False
-        self._pending = False
+        self._pending = self._has_struck = False
 
     def interrupt(self, error: BaseException) -> None:
         # CPython takes a class and makes the instance itself, so this class carries the error's fields.
-        ready = type(
-            type(error).__name__, (type(error),), {"__init__": lambda this: _copy_fields(error, this)}
-        )
+        def strike(this: BaseException) -> None:
+            self._has_struck = True
+            _copy_fields(error, this)
+
+        ready = type(type(error).__name__, (type(error),), {"__init__": strike})
         ready.__module__ = type(error).__module__
         with self._mutex:
             if not self._ended and not self._pending:
@@ -186,7 +188,8 @@ class _Thread:
     def end(self) -> None:
         with self._mutex:
             self._ended = True
-            if self._pending:
+            # Only if there is one to cancel: afterwards CPython 3.11 hangs in each thread that is traced.
+            if self._pending and not self._has_struck:
                 _raise_in_thread(self._ident, None)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -9,6 +11,7 @@ import pytest
 
 from celery_rlock.errors import LockLost
 from celery_rlock.running.lost import interruptible
+from tests.support.daemon import ROOT
 
 LOSS = LockLost("k", "w/d:t", "its lease ended")
 
@@ -63,3 +66,34 @@ def test_a_run_that_is_spared_is_not_interrupted(where):
             return caught(target, 3)
 
     assert where(run) == 0
+
+
+TRACED = """
+import sys, threading, time
+from celery_rlock.running.lost import interruptible
+def trace(*_):
+    return trace
+def run():
+    try:
+        with interruptible() as target:
+            targets.append(target)
+            while True:
+                time.sleep(0.001)
+    except ValueError:
+        targets.clear()
+threading.settrace(trace)
+sys.settrace(trace)
+for _ in range(3):
+    targets = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not targets:
+        time.sleep(0.001)
+    targets[0].interrupt(ValueError())
+    thread.join()
+"""
+
+
+def test_a_process_that_coverage_or_a_debugger_traces_goes_on_after_an_interrupt():
+    """On CPython 3.11 every traced thread hung after an exception of another thread was cancelled."""
+    subprocess.run([sys.executable, "-c", TRACED], cwd=ROOT, timeout=30, check=True)
