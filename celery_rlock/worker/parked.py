@@ -76,6 +76,7 @@ class ParkedTask:
         self.callbacks: WakeCallbacks | None = None
         self.is_over = False
         self.has_begun = False  #: whether it started because it was its turn
+        self._was_scheduled = False  #: whether Celery has counted it among its scheduled tasks
         self.joins = request.rlock_line is not None  #: whether it is new and has no place yet
         self._is_new = self.joins
         headers: LockHeaders = request.rlock_headers
@@ -211,12 +212,19 @@ class ParkedTask:
 
     @property
     def _waits(self) -> bool:
-        return not self.is_over and is_scheduled(self.request)
+        if self.is_over or not is_scheduled(self.request):
+            return False
+        self._was_scheduled = True
+        return True
 
     def _look(self, _: Any) -> None:
         """The timer has fired."""
         self._next_look = None
         if not self._waits:
+            # Without an event loop, the timer has a thread of its own: it may be here before Celery counts the
+            # task as scheduled, which it does right after it has set the timer.
+            if not self.is_over and not self._was_scheduled:
+                self._look_at(monotonic())
             return
         now = monotonic()
         if self._passed_until != math.inf:
