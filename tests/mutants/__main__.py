@@ -20,28 +20,35 @@ from tests.mutants.copied_tree import CopiedTree
 from tests.mutants.harness import SURVIVED, Harness, Outcome
 from tests.mutants.mutant import ROOT, Mutant
 
-_SCRIPTS = "acquire full_server inputs line pass places redelivery release renew successors wait"
-_LOCKS = "lost_replies renewal rlock rlock_limit told_in_time"
-_OPTIONS = "backoff headers overtaken plan redelivery reschedule"
+_SCRIPTS = "acquire full_server inputs line pass places redelivery release renew replace successors wait"
+_LOCKS = "fork lost_replies renewal rlock rlock_limit told_in_time"
+_ATTACKS = "clocks late_packets threads tokens told waiters"
+_OPTIONS = "backoff headers interrupts overtaken plan redelivery reschedule"
 _WORKERS = "busy_lock redelivered_messages revoked_waiters waiters_in_a_worker woken_in_order"
-#: Which tests run for the mutants of a folder.
+#: Which tests run for the mutants of a folder. All of these run the code in this process.
 TESTS = {
     "lua": [
         *(f"tests/redis/test_script_{part}.py" for part in _SCRIPTS.split()),
+        "tests/redis/test_pending_model.py",
         "tests/redis/test_places_model.py",
     ],
     "core": [
         "tests/unit/test_background.py",
+        "tests/unit/test_forgotten.py",
         "tests/unit/test_loop.py",
         *(f"tests/redis/test_{part}.py" for part in _LOCKS.split()),
+        *(f"tests/attacks/test_{part}.py" for part in _ATTACKS.split()),
+        "tests/testing/test_eager_pending.py",
     ],
     "running": ["tests/testing", *(f"tests/unit/test_{part}.py" for part in _OPTIONS.split())],
-    "worker": [
-        *(f"tests/worker/test_{part}.py" for part in _WORKERS.split()),
-        "tests/faults/worker/test_killed_children.py",
-        "tests/cli/test_inspect_locks.py",
-    ],
+    "worker": ["tests/testing", "tests/unit/test_overtaken.py"],
 }
+#: With `--in-workers`, for every folder.
+TESTS_WITH_WORKERS = [
+    *(f"tests/worker/test_{part}.py" for part in _WORKERS.split()),
+    "tests/faults/worker/test_killed_children.py",
+    "tests/cli/test_inspect_locks.py",
+]
 #: A second kind of server finds nothing more. Some tests measure, or put defects into the scripts themselves.
 LEFT_OUT = (
     "redis]",
@@ -60,6 +67,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--names", type=Path, help="a file with the names of the mutants to run")
     parser.add_argument("--tests", nargs="*", help="use these test files instead")
+    parser.add_argument(
+        "--in-workers", action="store_true", help="run the mutants in real workers, which takes much longer"
+    )
     parser.add_argument("--seconds", type=float, default=30.0, help="use tests of so long for each mutant")
     parser.add_argument("--facts", type=Path, help="keep in this file what the run without a mutant shows")
     parser.add_argument("--results", type=Path, help="append each outcome to this file, as JSON")
@@ -108,12 +118,13 @@ def run(folder: str, mutants: list[Mutant], chosen: argparse.Namespace) -> int:
                 file.write(json.dumps([outcome.mutant.name, *outcome[1:]]) + "\n")
 
     with tempfile.TemporaryDirectory(prefix="rlock-mutants-") as directory:
-        tree = CopiedTree(Path(directory)) if folder == "worker" else None
+        tree = CopiedTree(Path(directory)) if chosen.in_workers else None
         harness = Harness(
             mutants, report, leave_out=LEFT_OUT, facts=chosen.facts, tree=tree, tests_for=chosen.seconds
         )
         options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "no:rerunfailures"]
-        pytest.main([*options, *(chosen.tests or TESTS[folder])], plugins=[harness])
+        tests = TESTS_WITH_WORKERS if chosen.in_workers else TESTS[folder]
+        pytest.main([*options, *(chosen.tests or tests)], plugins=[harness])
     verdicts = ", ".join(f"{verdict} {number}" for verdict, number in sorted(score.items()))
     print(f"{folder}: {len(mutants)} mutants in {time.monotonic() - begin:.0f} s: {verdicts}", flush=True)
     return score[SURVIVED]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import secrets
 import signal
@@ -24,6 +25,8 @@ INHERITED = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
 # Below the ephemeral range of every system: an outgoing connection can neither take the port of a server that
 # is down for a moment, nor connect to itself there.
 PORTS = range(20000, 32000)
+#: No `wait_until` waits for longer. `tests/mutants` lowers it, because most mutants make a test wait in vain.
+LONGEST_WAIT = math.inf
 
 
 def start(
@@ -125,6 +128,7 @@ def wait_until(
     predicate: Callable[[], T], *, timeout: float = 10.0, what: str = "the condition", every: float = 0.02
 ) -> T:
     """The first truthy value of `predicate`; after `timeout` seconds an AssertionError that names `what`."""
+    timeout = min(timeout, LONGEST_WAIT)
     deadline = time.monotonic() + timeout
     while True:
         last_try = time.monotonic() >= deadline
