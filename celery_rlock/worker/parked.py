@@ -221,8 +221,8 @@ class ParkedTask:
         """The timer has fired."""
         self._next_look = None
         if not self._waits:
-            # Without an event loop, the timer has a thread of its own: it may be here before Celery counts the
-            # task as scheduled, which it does right after it has set the timer.
+            # Without an event loop, the timer has a thread of its own. It may be here before Celery counts
+            # the task as scheduled, which it does right after it has set the timer.
             if not self.is_over and not self._was_scheduled:
                 self._look_at(monotonic())
             return

@@ -28,7 +28,7 @@ from tests.support import processes
 from tests.support.processes import prepare_child
 from tests.support.servers import Server
 
-_LONGEST_WAIT = 5.0
+_LONGEST_WAIT = 3.0
 
 KILLED, HUNG, SURVIVED, NOT_RUN = "killed", "hung", "survived", "not run"
 

@@ -173,3 +173,40 @@ def test_a_late_answer_about_an_earlier_hold_does_not_lose_the_next(rlock, lock_
     assert lock.held
     assert lease in renewer._servers[lock_server.identity].leases
     lock.release()
+
+
+def test_a_lease_that_cannot_get_longer_is_not_renewed(rlock, redis, monkeypatch):
+    """Semantics 7: nor does the thread look at it again and again."""
+    looks, renew = [], ServerRenewer._renew
+    monkeypatch.setattr(ServerRenewer, "_renew", lambda *args: looks.append(args) or renew(*args))
+    with rlock("warm up"):
+        pass
+    with rlock(ttl=3, max_hold=3) as lock:
+        redis.config_resetstat()
+        time.sleep(1.5)  # a renewal would be due after a second
+        assert lock.held
+        assert renewals(redis) == 0
+    assert 1 <= len(looks) <= 3
+
+
+def test_the_owner_learns_with_a_renewal_who_replaces_it(rlock, lock_server):
+    """Semantics 20: once, and keeps the lock."""
+    with rlock(ttl=0.6) as lock:
+        lease, told = lock._mine()[1], []
+        lease.on_replaced(told.append)
+        time.sleep(0.5)
+        assert told == []  # a renewal by itself tells nothing
+        lock_server.replace(lease.redis_keys, lease.owner, "", "newer", 0, 60, comes_again=False)
+        wait_until(lambda: told, what="the name of the newer one")
+        time.sleep(0.5)
+        assert told == ["newer"]
+        assert lock.held
+
+
+def test_a_renewal_that_fails_is_logged_with_its_key_and_owner(through_proxy, proxy, caplog):
+    with ReentrantLock("k", lock_server=through_proxy, ttl=9) as lock:
+        proxy.refuse()
+        wait_until(lambda: "could not renew" in caplog.text, timeout=20, what="the log line")
+        proxy.accept()
+        [record, *_] = [record for record in caplog.records if "could not renew" in record.getMessage()]
+        assert (record.key, record.owner) == ("k", lock.owner)

@@ -18,6 +18,7 @@ from celery_rlock import ConfigurationError, LockBusy, LockLost, LockNotHeld, Lo
 from celery_rlock.core import lock as lock_module
 from celery_rlock.core.execution import current_execution
 from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.core.renewal import renewer
 from celery_rlock.server import wakeups
 from celery_rlock.server.client import connect
 from celery_rlock.server.clock import now
@@ -165,6 +166,7 @@ def test_no_increment_is_lost_between_processes(each_server):
 import sys, threading
 from celery_rlock.server.client import connect
 from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.core.renewal import renewer
 from celery_rlock.server.lock_server import RedisLockServer
 client = connect(sys.argv[1])
 def count():
@@ -222,6 +224,17 @@ def test_extend_makes_the_lease_last_and_renewal_does_not_shorten_it(rlock, redi
         lock.ensure()
     with pytest.raises(LockNotHeld):
         lock.extend(5)
+
+
+def test_extend_without_an_answer_is_an_error_and_extends_nothing(through_proxy, proxy):
+    """Semantics 16: the caller must not believe in a lease that Redis does not have."""
+    with ReentrantLock("k", lock_server=through_proxy, ttl=30) as lock:
+        deadline = lock._mine()[1].deadline
+        proxy.refuse()
+        with pytest.raises(LockUnavailable, match="'k' is unavailable"):
+            lock.extend(600)
+        assert lock._mine()[1].deadline == deadline
+        proxy.accept()
 
 
 def test_the_scripts_come_back_after_a_script_flush(rlock, redis):
@@ -319,6 +332,7 @@ def test_a_killed_holders_lock_is_free_after_its_lease(each_server, rlock):
 import sys, time
 from celery_rlock.server.client import connect
 from celery_rlock.core.lock import ReentrantLock
+from celery_rlock.core.renewal import renewer
 from celery_rlock.server.lock_server import RedisLockServer
 ReentrantLock("k", lock_server=RedisLockServer(connect(sys.argv[1])), ttl=1).acquire()
 time.sleep(60)
@@ -352,7 +366,10 @@ def test_the_timeout_of_the_lock_counts_for_acquire_too(rlock):
         assert in_thread(lambda: rlock(timeout=60).acquire(blocking=False)) is False
 
 
-@pytest.mark.parametrize(("timeout", "error"), [(-2, ValueError), (1e100, OverflowError), ("5", TypeError)])
+@pytest.mark.parametrize(
+    ("timeout", "error"),
+    [(-2, ValueError), (math.nan, ValueError), (1e100, OverflowError), ("5", TypeError), (True, TypeError)],
+)
 def test_a_timeout_that_cannot_be_is_an_error_at_once(rlock, timeout, error):
     with pytest.raises(error):
         rlock(timeout=timeout)
@@ -451,9 +468,7 @@ def test_a_lock_past_its_local_deadline_is_not_extended(rlock, redis):
 
 def test_a_client_that_waited_is_collected_when_the_program_has_dropped_it(server, monkeypatch):
     """A program may make a client for each request. Each of them keeps connections."""
-    monkeypatch.setattr(
-        wakeups, "SILENCE", 0.1
-    )  # the subscription ends when no waiter has used it for so long
+    monkeypatch.setattr(wakeups, "SILENCE", 0.1)  # a subscription ends when none has waited for so long
 
     def wait_in_vain():
         client = server.client()
@@ -468,3 +483,20 @@ def test_a_client_that_waited_is_collected_when_the_program_has_dropped_it(serve
         return client() is None
 
     wait_until(is_collected, timeout=20, what="the client to be collected")
+
+
+def test_an_acquire_that_is_interrupted_at_its_end_is_not_renewed(rlock, redis, lock_server, monkeypatch):
+    """Semantics 4: what a signal handler raises leaves no lock behind, and reports no loss."""
+
+    def interrupt(lease):
+        add(lease)
+        raise KeyboardInterrupt
+
+    add, lock = renewer.add, rlock(ttl=30)
+    with monkeypatch.context() as patched:
+        patched.setattr(renewer, "add", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire()
+    assert lock.depth == 0
+    assert lock._mine()[1] not in renewer._servers[lock_server.identity].leases
+    wait_until(lambda: not redis.exists(LOCK), what="the lock to be free")

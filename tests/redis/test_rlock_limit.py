@@ -113,6 +113,12 @@ def test_a_limit_that_is_none_is_refused(server, limit):
         RLock("k", client=client, limit=limit)
 
 
+@pytest.mark.parametrize("limit", [1, MOST_PLACES])
+def test_the_least_and_the_greatest_limit_are_taken(rlock, limit):
+    with rlock(limit=limit) as lock:
+        assert lock.slot == 0
+
+
 def test_a_lock_without_a_limit_costs_what_it_did(rlock, lock_server, redis):
     """Semantics 17: the commands and the memory of an uncontended cycle, as they were without limits."""
 

@@ -62,7 +62,8 @@ def task(app, **options):
 
 
 def get(result):
-    return result.get(timeout=SOON, interval=0.01)
+    wait_until(result.ready, timeout=SOON, what="the result")
+    return result.get()
 
 
 def await_state(result, wanted):

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from celery_rlock.core import background as background_module
 from celery_rlock.core.background import Background
 from celery_rlock.errors import LockUnavailable
 from tests.support.processes import wait_until
@@ -172,3 +173,67 @@ def test_flush_waits_for_what_could_be_done_now(background, done):
     background.add("never", lambda: done.append("never"), lambda: False)
     background.flush()
     assert done == ["slow"]
+
+
+def test_servers_take_turns(done, pause):
+    """The server that has waited longest is next."""
+    with pause:
+        for number in range(3):
+            done.add(f"a{number}", server="a")
+        for number in range(3):
+            done.add(f"b{number}", server="b")
+    done.await_all(6)
+    assert [name[0] for name in done] in (list("ababab"), list("bababa"))
+
+
+def test_a_job_that_failed_once_is_done_once(background, done):
+    tries = []
+
+    def fail_once():
+        tries.append(1)
+        if len(tries) == 1:
+            raise LockUnavailable("key", "silent")
+        done.append("done")
+
+    background.add("fail once", fail_once, server="a")
+    done.await_all(1)
+    done.add("another", server="a")
+    done.await_all(2)
+    assert len(tries) == 2
+
+
+def test_a_thread_that_has_nothing_to_do_logs_no_error(done, caplog):
+    done.add("first")
+    done.await_all(1)
+    time.sleep(0.1)
+    assert caplog.records == []
+
+
+def test_flush_waits_for_the_job_that_is_being_done(background, done):
+    began = threading.Event()
+    background.add("slow", lambda: (began.set(), time.sleep(0.3), done.append("slow")))
+    assert began.wait(10)
+    time.sleep(0.05)  # it is not among the jobs that were only added any more
+    background.flush()
+    assert done == ["slow"]
+
+
+def test_flush_without_jobs_does_not_wait(background, done, monkeypatch):
+    monkeypatch.setattr(background_module, "_TIME_TO_LEAVE", 40.0)
+    start = time.monotonic()
+    done.add("first")
+    background.add("never", lambda: done.append("never"), lambda: False)
+    done.await_all(1)
+    background.flush()
+    assert time.monotonic() - start < 20
+
+
+def test_flush_starts_the_thread_that_could_not_start(background, done, monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        done.add("first")
+    background.flush()
+    assert done == ["first"]
