@@ -20,15 +20,16 @@ from tests.mutants.copied_tree import CopiedTree
 from tests.mutants.harness import SURVIVED, Harness, Outcome
 from tests.mutants.mutant import ROOT, Mutant
 
-_SCRIPTS = "acquire full_server inputs line pass places redelivery release renew replace successors wait"
-_LOCKS = "fork lost_replies renewal rlock rlock_limit told_in_time"
-_ATTACKS = "clocks late_packets threads tokens told waiters"
+_SCRIPTS = "acquire full_server inputs join line pass pending places redelivery release renew replace wait"
+_LOCKS = "execution fork lost_replies pending_call renewal rlock rlock_limit told_in_time"
+_ATTACKS = "clocks late_packets threads tokens told two_clients waiters"
 _OPTIONS = "backoff headers interrupts overtaken plan redelivery reschedule"
 _WORKERS = "busy_lock redelivered_messages revoked_waiters waiters_in_a_worker woken_in_order"
 #: Which tests run for the mutants of a folder. All of these run the code in this process.
 TESTS = {
     "lua": [
         *(f"tests/redis/test_script_{part}.py" for part in _SCRIPTS.split()),
+        "tests/redis/test_script_successors.py",
         "tests/redis/test_pending_model.py",
         "tests/redis/test_places_model.py",
     ],
@@ -54,6 +55,7 @@ LEFT_OUT = (
     "redis]",
     "redis-",
     "test_the_model_finds",
+    "test_the_model_notices",
     "test_with_a_thousand_owners",
     "fuzz",
     "test_architecture",

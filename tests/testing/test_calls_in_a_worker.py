@@ -17,6 +17,7 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 
 from celery_rlock import ConfigurationError, LockBusy, LockedTask, LockUnavailable, RLock
+from celery_rlock.options.headers import read_headers
 from celery_rlock.signals import lock_acquired, lock_busy, lock_lost, lock_released
 from celery_rlock.testing import busy, lost, memory_locks, unavailable
 from tests.support.processes import wait_until
@@ -196,6 +197,60 @@ def test_a_task_may_wait_in_place(app):
     assert actions[1] >= 0.05
 
 
+def test_a_task_that_waited_in_place_in_vain_ends_as_it_says(app):
+    actions = []
+
+    @task(app, name="work", lock_wait=0.2, lock_busy="fail")
+    def work(self): ...
+
+    def note(action, **_):
+        actions.append(action)
+
+    lock_busy.connect(note, weak=False, dispatch_uid="test")
+    try:
+        with worker(app), busy("k"), pytest.raises(LockBusy):
+            get(work.delay())
+    finally:
+        lock_busy.disconnect(dispatch_uid="test")
+    assert actions == ["wait", "fail"]
+
+
+def test_the_users_own_retry_starts_without_busy_attempts(app):
+    """Semantics 9."""
+
+    @task(app, name="work", max_retries=1)
+    def work(self):
+        if self.request.retries == 0:
+            raise self.retry(countdown=0)
+        return dict(self.request.headers or {}), read_headers(vars(self.request), self.name).attempts
+
+    with worker(app):
+        with busy("k"):
+            result = work.delay()
+            await_state(result, states.RETRY)
+        assert get(result) == [{}, 0]
+
+
+def test_a_handler_enters_the_lock_that_its_task_still_has(app):
+    """Semantics 2."""
+    depths = []
+
+    class Handled(LockedTask):
+        abstract = True
+
+        def on_success(self, *_):
+            with RLock("k", timeout=0) as lock:
+                depths.append(lock.depth)
+
+    @task(app, name="work", base=Handled, lock_until="postrun")
+    def work(self): ...
+
+    with worker(app, 1):
+        get(work.delay())
+        wait_until(lambda: work.lock_of().state == "free", timeout=SOON, what="the end")
+    assert depths == [2]
+
+
 def test_without_a_lock_server_a_task_waits_fails_or_runs(app):
     """Semantics 12."""
 
@@ -282,6 +337,84 @@ def test_a_key_rests_after_its_run(app):
         with pytest.raises(LockBusy, match="rest"):
             get(work.delay())
         assert 50 < work.lock_of().holders[0].lease_left <= 60
+
+
+def test_a_place_of_several_rests_after_its_run(app):
+    @task(app, name="work", lock_limit=2, lock_hold_at_least=60)
+    def work(self): ...
+
+    with worker(app, 1):
+        get(work.delay())
+        wait_until(lambda: work.lock_of().holders[0].state == "resting", timeout=SOON, what="the rest")
+        assert len(work.lock_of().holders) == 1
+
+
+def test_a_retry_waits_for_the_run_that_published_it(app):
+    """Semantics 10: whatever `lock_busy` says."""
+    runs = []
+
+    @task(app, name="work", lock_busy="skip", max_retries=3)
+    def work(self):
+        runs.append(self.request.retries)
+        if self.request.retries == 0:
+            retry = self.retry(countdown=0, throw=False)
+            wait_until(lambda: work.lock_of().waiters, timeout=SOON, what="the retry to wait")
+            raise retry
+
+    with worker(app):
+        get(work.delay())
+    assert runs == [0, 1]
+
+
+def test_attempts_without_a_lock_server_are_counted(app):
+    @task(app, name="work")
+    def work(self):
+        return read_headers(vars(self.request), self.name).unavailable_attempts
+
+    with worker(app):
+        with unavailable():
+            result = work.delay()
+            await_state(result, states.RETRY)
+        assert get(result) >= 1
+
+
+def test_a_run_that_is_being_retried_is_not_interrupted(app):
+    """Semantics 8: Celery would drop its message."""
+
+    @task(app, name="work", lock_lost="abort", max_retries=1)
+    def work(self):
+        if self.request.retries == 0:
+            retry = self.retry(countdown=0, throw=False)
+            lost()
+            time.sleep(0.1)
+            raise retry
+        return "ran"
+
+    with worker(app):
+        assert get(work.delay()) == "ran"
+
+
+@pytest.mark.parametrize("acks_late", [True, False])
+def test_a_run_that_may_have_been_redelivered_keeps_its_lock_until_its_end_is_known(app, acks_late):
+    """Semantics 10: half of the visibility timeout is over, so another delivery may be on its way."""
+    depths = []
+
+    class Handled(LockedTask):
+        abstract = True
+
+        def on_success(self, *_):
+            with RLock("k", timeout=0) as lock:
+                depths.append(lock.depth)
+
+    @task(app, name="work", base=Handled, acks_late=acks_late)
+    def work(self):
+        time.sleep(0.7)
+
+    app.conf.broker_transport_options = {"visibility_timeout": 1.2, "polling_interval": 0.01}
+    with worker(app, 1):
+        get(work.delay())
+        wait_until(lambda: work.lock_of().state == "free", timeout=SOON, what="the end")
+    assert depths == [2 if acks_late else 1]
 
 
 def test_a_lost_lock_ends_a_run_in_a_thread(app):

@@ -18,7 +18,8 @@ from celery_rlock import (
     RLock,
     current_lock,
 )
-from celery_rlock.signals import lock_lost
+from celery_rlock.core.execution import inherited_execution
+from celery_rlock.signals import lock_busy, lock_lost
 from celery_rlock.testing import busy, held, locks_at, lost, memory_locks, unavailable
 from tests.support.processes import wait_until
 
@@ -30,6 +31,23 @@ def test_a_busy_key_is_held_by_another_owner_until_the_block_ends(app, charge):
         assert raised.value.holder == owner
         assert charge(8) == (1, "account:8")
     assert charge(7) == (1, "account:7")
+
+
+def test_a_direct_call_of_a_busy_task_fails_and_says_so(app, charge):
+    actions = []
+    lock_busy.connect(note := lambda action, **_: actions.append(action), weak=False)
+    try:
+        with busy("account:7"), pytest.raises(LockBusy):
+            charge.apply((7,), lock_ttl=0.1, throw=True)
+    finally:
+        lock_busy.disconnect(note)
+    assert actions == ["wait", "fail"]
+
+
+def test_a_direct_call_leaves_no_execution_behind(charge):
+    """A thread that gets a copy of the context is another owner."""
+    charge(7)
+    assert inherited_execution() is None
 
 
 def test_a_busy_key_stays_busy_for_longer_than_its_lease(app, charge):
