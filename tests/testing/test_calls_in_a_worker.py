@@ -505,6 +505,53 @@ def test_one_call_is_pending_behind_the_run(app, duplicate):
     assert work.lock_of().state == "free"
 
 
+def test_a_call_that_is_superseded_does_not_run_without_a_lock_either(app):
+    """Semantics 20: `lock_until="start"` needs no lock for the run."""
+    runs, started, go_on = [], threading.Event(), threading.Event()
+
+    @task(app, name="hold", lock_key="other")
+    def hold(self):
+        started.set()
+        assert go_on.wait(SOON)
+
+    @task(app, name="work", lock_from="publish", lock_until="start", lock_duplicate="replace")
+    def work(self, number):
+        runs.append(number)
+        return self.lock.held
+
+    with worker(app, 1):
+        hold.delay()
+        assert started.wait(SOON)
+        older, newer = work.delay(1), work.delay(2)
+        go_on.set()
+        assert get(newer) is False
+        with pytest.raises(TaskRevokedError, match=f"superseded by {newer.id}"):
+            get(older)
+    assert runs == [2]
+
+
+def test_the_users_own_call_method_runs_inside_the_lock_and_once(app):
+    seen, runs = [], []
+
+    class Around(LockedTask):
+        abstract = True
+
+        def __call__(self, *args, **kwargs):
+            seen.append(self.lock.held)
+            return super().__call__(*args, **kwargs)
+
+    @task(app, name="work", base=Around)
+    def work(self, number):
+        runs.append((number, self.lock.depth))
+        return self.request.id, self.request.called_directly, number or work(1)[2]
+
+    with worker(app, 1):
+        result = work.delay(0)
+        assert get(result) == [result.id, False, 1]
+    assert seen == [True, True]
+    assert runs == [(0, 1), (1, 2)]
+
+
 def test_a_newer_call_ends_the_older_one(app):
     """Semantics 20."""
     started, newer = threading.Event(), []

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 
 from celery_rlock.errors import LockLost
-from celery_rlock.running.lost import interruptible
+from celery_rlock.running.lost import _SIGNAL, interruptible
 from tests.support.daemon import ROOT
 
 LOSS = LockLost("k", "w/d:t", "its lease ended")
@@ -66,6 +68,48 @@ def test_a_run_that_is_spared_is_not_interrupted(where):
             return caught(target, 3)
 
     assert where(run) == 0
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_blocking_call_in_the_main_thread_ends(depth):
+    """Also in a run inside of a run."""
+    start = time.monotonic()
+    with ExitStack() as stack:
+        targets = [stack.enter_context(interruptible()) for _ in range(depth)]
+        sender = threading.Timer(0.1, targets[-1].interrupt, [LOSS])
+        sender.start()
+        with pytest.raises(LockLost):
+            time.sleep(40)
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize("where", [in_main_thread, in_another_thread])
+def test_a_run_that_has_ended_is_not_interrupted(where):
+    def run():
+        with interruptible() as target:
+            pass
+        return caught(target, 1)
+
+    assert where(run) == 0
+
+
+def test_the_signal_of_another_program_does_nothing():
+    with interruptible():
+        signal.raise_signal(_SIGNAL)
+    signal.raise_signal(_SIGNAL)
+
+
+def test_a_handler_of_the_users_own_stays():
+    """Then the run is interrupted as in another thread."""
+    received = []
+    before = signal.signal(_SIGNAL, lambda *_: received.append(True))
+    try:
+        with interruptible() as target:
+            assert caught(target, 1) == 1
+        signal.raise_signal(_SIGNAL)
+        assert received == [True]
+    finally:
+        signal.signal(_SIGNAL, before)
 
 
 TRACED = """
