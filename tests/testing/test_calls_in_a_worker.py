@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from celery import states
@@ -684,6 +684,41 @@ def test_a_retry_of_a_pending_task_is_queued(app):
         assert get(first) == "ran"
         following = work.delay()
         assert following.id != first.id
+        assert get(following) == "ran"
+
+
+def test_a_retry_without_a_place_comes_all_the_same(app):
+    """The lock server went away during the run."""
+    outage = ExitStack()
+
+    @task(app, name="work", lock_from="publish", lock_pending=1, max_retries=3)
+    def work(self):
+        if self.request.retries == 0:
+            outage.enter_context(unavailable(app=app))
+            raise self.retry(countdown=0)
+        return "ran"
+
+    with worker(app, 1), outage:
+        result = work.delay()
+        await_state(result, states.RETRY)
+        wait_until(lambda: not state.active_requests, timeout=SOON, what="the end of the first run")
+        outage.close()
+        assert get(result) == "ran"
+
+
+def test_a_pending_call_that_fails_gives_up_its_place(app):
+    @task(app, name="work", lock_from="publish", lock_pending=1, lock_max_attempts=1)
+    def work(self):
+        return "ran"
+
+    with worker(app, 1):
+        with busy("k"):
+            failed = work.delay()
+            with pytest.raises(LockBusy):
+                get(failed)
+            wait_until(lambda: not state.active_requests, timeout=SOON, what="the end")
+        following = work.delay()
+        assert following.id != failed.id
         assert get(following) == "ran"
 
 
