@@ -231,6 +231,50 @@ def test_the_users_own_retry_starts_without_busy_attempts(app):
         assert get(result) == [{}, 0]
 
 
+def test_a_run_learns_how_long_its_task_has_waited(app):
+    """Also in earlier deliveries of its message."""
+    times = []
+
+    @task(app, name="work")
+    def work(self): ...
+
+    lock_acquired.connect(note := lambda waited, **_: times.append(waited), weak=False)
+    try:
+        with worker(app):
+            get(work.delay())
+            with busy("k"):
+                result = work.delay()
+                await_state(result, states.RETRY)
+                time.sleep(0.2)
+            get(result)
+    finally:
+        lock_acquired.disconnect(note)
+    assert times[0] == 0
+    assert times[1] >= 0.2
+
+
+def test_the_errback_of_a_skipped_task_is_not_called(app):
+    """Semantics 9: it has not failed."""
+    called = []
+
+    @task(app, name="work", lock_busy="skip")
+    def work(self): ...
+
+    @app.task(shared=False, name="failed")
+    def failed(*_):
+        called.append("failed")
+
+    @app.task(shared=False, name="last")
+    def last():
+        called.append("last")
+
+    with worker(app, 1), busy("k"):
+        with pytest.raises(TaskRevokedError):
+            get(work.apply_async(link_error=failed.si()))
+        get(last.delay())
+    assert called == ["last"]
+
+
 def test_a_handler_enters_the_lock_that_its_task_still_has(app):
     """Semantics 2."""
     depths = []

@@ -19,6 +19,7 @@ from celery_rlock import (
     current_lock,
 )
 from celery_rlock.core.execution import inherited_execution
+from celery_rlock.server.clock import now
 from celery_rlock.signals import lock_busy, lock_lost
 from celery_rlock.testing import busy, held, locks_at, lost, memory_locks, unavailable
 from tests.support.processes import wait_until
@@ -172,6 +173,16 @@ def test_a_held_lock_can_be_lost_too(charge):
             charge.run(7)
 
 
+def test_a_lock_past_its_local_deadline_is_lost_before_any_thread_has_noticed(charge):
+    """Semantics 7: the local deadline decides."""
+    with held(charge, 7) as lock:
+        assert (lock.held, lock.lost) == (True, False)
+        lock._lock.leases[0].deadline = now() - 1
+        assert (lock.held, lock.lost) == (False, True)
+        with pytest.raises(LockLost):
+            lock.extend(5)
+
+
 def test_without_a_run_there_is_nothing_to_lose(charge):
     with pytest.raises(LockNotHeld):
         lost()
@@ -191,8 +202,11 @@ def test_a_server_that_is_unavailable_is_back_after_the_block(app, charge):
 
 
 def test_a_task_may_run_without_the_lock_while_the_server_is_unavailable(app):
-    @app.task(base=LockedTask, shared=False, lock_unavailable="run")
-    def work():
+    @app.task(base=LockedTask, bind=True, shared=False, lock_unavailable="run")
+    def work(self):
+        assert (self.lock.held, self.lock.lost) == (False, False)
+        with pytest.raises(LockLost, match="does not hold it"):
+            self.lock.extend(5)
         return "ran"
 
     with unavailable():
