@@ -6,6 +6,7 @@ import pytest
 
 from tests.redis.conftest import DONE, LOCK, UNACKED, WAITERS
 from tests.redis.places import PlaceVerbs
+from tests.redis.test_script_pending import QUEUED, Pending
 
 
 @pytest.fixture
@@ -104,3 +105,22 @@ def test_a_message_that_is_published_again_is_noted(verbs, fill, script_client):
     fill()
     assert verbs.unacked("1") == 1
     assert script_client.hgetall(UNACKED) == {"1": "1"}
+
+
+def test_a_new_message_takes_its_place_in_line(verbs, fill, script_client):
+    fill()
+    assert verbs.join("L:1:a") > 0
+    assert script_client.zrange(WAITERS, 0, -1) == ["L:1:a"]
+
+
+def test_a_holder_learns_who_replaces_it(verbs, one_owner):
+    assert verbs.replace("b", "1:a")[0] == 1
+    assert verbs.renew("1:a") == "b"
+
+
+def test_a_call_that_is_published_is_queued(script_client, fill):
+    pending = Pending(script_client)
+    pending.reserve("a")
+    fill()
+    assert pending.queue("a") == QUEUED
+    assert pending.unqueue("a") == [1]

@@ -121,9 +121,9 @@ def test_the_keys_expire_with_what_they_say(pending, script_client):
 
 
 def test_a_reservation_that_is_over_does_not_count(pending):
-    pending.reserve("a", lease=1)
-    time.sleep(0.01)
+    pending.reserve("a", lease=300)
     pending.client.persist(PENDING)
+    time.sleep(0.4)
     assert pending.reserve("b")[0] == 1
     assert pending.ids() == ["b"]
     assert pending.queue("a") == NOT_QUEUED
@@ -200,6 +200,7 @@ def test_a_call_that_cannot_be_superseded_runs_too(pending, script_client, optio
     assert len(pending.reserve("b", replace=1)) == 2
     assert pending.queue("b", replace=1) == QUEUED
     assert pending.ids() == ["b"]
+    assert pending.reserve("c")[2] == "queued:b"
     assert not script_client.exists(superseded("a"))
 
 
