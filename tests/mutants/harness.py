@@ -177,7 +177,7 @@ class Harness:
 
     def _try(self, mutant: Mutant, unsure: set[str]) -> Outcome:
         tests = self._facts.seconds if self._tree else self._facts.tests_of(mutant)
-        tests = self._chosen(test for test in tests if test not in unsure)
+        tests = self._chosen((test for test in tests if test not in unsure), Path(mutant.path).stem)
         if not tests:
             return Outcome(mutant, NOT_RUN, "", "", 0.0)
         longest = self._longest + 5 * sum(self._facts.seconds[test] for test in tests)
@@ -208,10 +208,12 @@ class Harness:
                 return f"{test}\n{why}"
         return ""
 
-    def _chosen(self, tests: Iterable[str]) -> list[str]:
-        """The tests that killed most, then the shortest ones, as long as there is time."""
+    def _chosen(self, tests: Iterable[str], stem: str) -> list[str]:
+        """The tests of this file, those that killed most, then the shortest, as long as there is time."""
         known = [test for test in tests if test in self._items and test in self._facts.seconds]
-        known.sort(key=lambda test: (-self._kills[test], self._facts.seconds[test]))
+        known.sort(
+            key=lambda test: (f"_{stem}.py" not in test, -self._kills[test], self._facts.seconds[test])
+        )
         chosen, total = [], 0.0
         for test in known:
             total += self._facts.seconds[test]

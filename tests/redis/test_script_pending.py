@@ -234,10 +234,22 @@ def test_a_call_that_is_published_again_forgets_who_had_superseded_it(pending, s
     assert pending.unqueue("a", "1") == [1]
 
 
-def test_a_superseded_call_that_waits_is_woken(pending, verbs, script_client):
+def test_the_oldest_of_several_is_superseded_whichever_was_queued_first(pending):
+    now = pending.now()
+    for task_id, order in (("m", now - 200), ("x", now - 300), ("a", now - 100)):
+        assert pending.reserve(task_id, limit=3, order=order) == [1, order]
+        assert pending.queue(task_id, limit=3) == QUEUED
+    pending.reserve("b", limit=3, replace=1)
+    assert pending.queue("b", limit=3, replace=1) == [NAME_OLDER, "x"]
+    pending.reserve("e", limit=4, replace=1, order=now - 400)
+    assert pending.queue("e", limit=3, replace=1) == [LATER, "a"]
+
+
+@pytest.mark.parametrize("line", [("L/9:1:a", "L/9:2:z"), ("L/9:2:z", "L/9:1:a")])
+def test_a_superseded_call_that_waits_is_woken(pending, verbs, script_client, line):
     pending.call("a")
     verbs.acquire("1:r")
-    for waiter in ("L/9:1:a", "L/9:2:z"):
+    for waiter in line:
         verbs.join(waiter)
     with script_client.pubsub() as wakeups:
         wakeups.subscribe("rlock:wake:L")

@@ -56,6 +56,12 @@ def test_a_late_request_ends_no_run_that_began_after_its_caller_waited(verbs):
     assert verbs.renew("1:a") == 1
 
 
+def test_a_call_that_has_the_lock_itself_does_not_end_itself(verbs):
+    verbs.acquire("1:a")
+    assert verbs.replace("a", "1:a") == [WAIT]
+    assert verbs.renew("1:a") == 1
+
+
 @pytest.mark.parametrize("found", ["1:c", "9:a", "queued:a", "rest:a"])
 def test_a_request_for_another_owner_changes_nothing(verbs, found):
     verbs.acquire("1:a")
