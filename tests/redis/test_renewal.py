@@ -183,7 +183,7 @@ def test_a_lease_that_cannot_get_longer_is_not_renewed(rlock, redis, monkeypatch
         pass
     with rlock(ttl=3, max_hold=3) as lock:
         redis.config_resetstat()
-        time.sleep(1.5)  # a renewal would be due after a second
+        time.sleep(2.3)  # a renewal would be due after a second
         assert lock.held
         assert renewals(redis) == 0
     assert 1 <= len(looks) <= 3
@@ -204,9 +204,20 @@ def test_the_owner_learns_with_a_renewal_who_replaces_it(rlock, lock_server):
 
 
 def test_a_renewal_that_fails_is_logged_with_its_key_and_owner(through_proxy, proxy, caplog):
-    with ReentrantLock("k", lock_server=through_proxy, ttl=9) as lock:
+    with ReentrantLock("k", lock_server=through_proxy, ttl=3) as lock:
         proxy.refuse()
         wait_until(lambda: "could not renew" in caplog.text, timeout=20, what="the log line")
         proxy.accept()
         [record, *_] = [record for record in caplog.records if "could not renew" in record.getMessage()]
         assert (record.key, record.owner) == ("k", lock.owner)
+
+
+def test_the_lock_of_a_thread_that_has_ended_is_freed_before_its_lease_ends(rlock, redis, caplog):
+    thread = threading.Thread(target=rlock(ttl=30).acquire)
+    thread.start()
+    thread.join()
+    assert redis.exists(LOCK)
+    [lease] = [lease for server in renewer._servers.values() for lease in server.leases]
+    next(server for server in renewer._servers.values() if lease in server.leases)._renew([lease])
+    assert "a thread ended without releasing lock 'k'" in caplog.text
+    wait_until(lambda: not redis.exists(LOCK), what="the lock to be free")

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis as redis_py
@@ -151,6 +152,20 @@ def test_a_blocking_acquire_gets_the_lock_when_it_is_freed(rlock):
     lock.release()
     assert got.wait(10)
     thread.join()
+
+
+def test_a_waiter_that_cannot_be_woken_tries_again_by_itself(through_proxy, proxy, server):
+    """Semantics 9: a wake-up is never needed."""
+    proxy.drop_request(lambda command: command[0].upper() in {b"SUBSCRIBE", b"SSUBSCRIBE"}, times=1000)
+    holder = ReentrantLock("k", lock_server=RedisLockServer(connect(server.url)))
+    waiter = ReentrantLock("k", lock_server=through_proxy, ttl=30)
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(holder.acquire).result()
+        timer = threading.Timer(1.6, lambda: other.submit(holder.release))  # it listens for a second first
+        timer.start()
+        assert waiter.acquire(timeout=20)
+        waiter.release()
+        timer.join()
 
 
 def test_waiting_does_not_poll_busily(rlock, redis):
