@@ -53,6 +53,7 @@ LONGEST = (
     "tests/faults/topology/test_setups.py",
     "tests/docs/test_code.py",
     "tests/worker/test_unique_tasks_that_do_not_run.py",
+    "tests/testing/test_calls_in_a_worker.py",
     "tests/worker/test_waiters_of_stopping_workers.py",
     "tests/worker/test_periodic_tasks.py",
     "tests/cli/test_page.py",

@@ -18,12 +18,14 @@ from celery.worker import state
 
 from celery_rlock import ConfigurationError, LockBusy, LockedTask, LockUnavailable, RLock, settings
 from celery_rlock.options.headers import read_headers
+from celery_rlock.running.reschedule import CAN_BE_WOKEN
 from celery_rlock.server.owner import Owner
 from celery_rlock.signals import lock_acquired, lock_busy, lock_lost, lock_released
 from celery_rlock.testing import busy, lost, memory_locks, unavailable
 from tests.support.processes import wait_until
 
 SOON = 20
+WAITS_IN_LINE = pytest.mark.skipif(not CAN_BE_WOKEN, reason="before Celery 5.7 a waiting task is not in line")
 
 
 @pytest.fixture
@@ -395,6 +397,7 @@ def test_a_place_of_several_rests_after_its_run(app):
         assert len(work.lock_of().holders) == 1
 
 
+@WAITS_IN_LINE
 def test_a_retry_waits_for_the_run_that_published_it(app):
     """Semantics 10: whatever `lock_busy` says."""
     runs = []
@@ -490,6 +493,7 @@ def test_a_lost_lock_ends_a_run_in_a_thread(app):
     assert errors == [("k", True, True)]
 
 
+@WAITS_IN_LINE
 def test_a_redelivered_message_of_a_task_that_runs_waits_and_is_dropped(app):
     """Semantics 10."""
     started, go_on, runs = threading.Event(), threading.Event(), []
@@ -842,6 +846,7 @@ def test_the_retry_of_a_run_that_is_replaced_does_not_come(app):
     assert runs == [1, 2]
 
 
+@WAITS_IN_LINE
 def test_a_waiter_runs_when_the_lease_of_a_dead_holder_has_ended(app):
     """Semantics 7: no release wakes it."""
     app.conf.update(rlock_backoff=60, rlock_backoff_max=60)
@@ -859,6 +864,7 @@ def test_a_waiter_runs_when_the_lease_of_a_dead_holder_has_ended(app):
         assert get(result) == result.id
 
 
+@WAITS_IN_LINE
 def test_tasks_that_wait_here_run_in_the_order_in_which_they_came(app):
     """Semantics 9."""
     runs = []
@@ -878,6 +884,7 @@ def test_tasks_that_wait_here_run_in_the_order_in_which_they_came(app):
     assert runs == list(range(5))
 
 
+@WAITS_IN_LINE
 @pytest.mark.parametrize("end", ["revoke", "expire"])
 def test_a_waiter_that_will_not_run_gives_up_its_place(app, end):
     runs = []
@@ -913,6 +920,7 @@ def test_a_revoked_unique_task_frees_its_key(app):
         wait_until(lambda: work.lock_of().state == "free", timeout=SOON, what="the key to be free")
 
 
+@WAITS_IN_LINE
 def test_a_worker_that_ends_gives_its_waiters_back(app):
     @task(app, name="work")
     def work(self):
@@ -927,6 +935,7 @@ def test_a_worker_that_ends_gives_its_waiters_back(app):
         assert get(result)
 
 
+@WAITS_IN_LINE
 def test_a_worker_shows_and_releases_the_locks_of_its_tasks(app):
     go_on = threading.Event()
 
