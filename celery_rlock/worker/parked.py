@@ -224,7 +224,7 @@ class ParkedTask:
             # Without an event loop, the timer has a thread of its own. It may be here before Celery counts
             # the task as scheduled, which it does right after it has set the timer.
             if not self.is_over and not self._was_scheduled:
-                self._look_at(monotonic())
+                self._look_at(monotonic() + _LOOK_FOR_PROCESS)
             return
         now = monotonic()
         if self._passed_until != math.inf:
