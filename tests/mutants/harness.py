@@ -10,13 +10,14 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
 import coverage
+import psutil
 import pytest
 from _pytest.runner import runtestprotocol
 from redis.exceptions import RedisError
@@ -251,6 +252,7 @@ def _in_fork(do: Callable[[], str], longest: float) -> tuple[bool, str]:
         end = time.monotonic() + longest
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             if time.monotonic() > end:
+                _kill_children_of(pid)
                 os.killpg(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
                 return False, ""
@@ -270,4 +272,12 @@ def _run_in_fork(do: Callable[[], str], answer: Path, die_with_parent: Callable[
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
     answer.write_text(text)
+    _kill_children_of(os.getpid())
     os._exit(0)
+
+
+def _kill_children_of(pid: int) -> None:
+    """Also servers that a fixture of the session has started there: no fixture ends them."""
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
