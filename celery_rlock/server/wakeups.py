@@ -177,16 +177,21 @@ class Wakeups(Waiters):
         return set(servers)
 
     def _is_wanted(self, where: str, subscription: Subscription) -> bool:
-        # While nothing waits, do not subscribe: a new subscription would only ask this again.
-        is_primary = bool(self._callbacks) and where in self._subscribe()
         with self._mutex:
-            is_mine = self._subscriptions.get(where) is subscription
-            wanted = is_mine and is_primary and bool(self._callbacks)
-            if is_mine and not wanted:
-                del self._subscriptions[where]
-            if not any(other.listening for other in self._subscriptions.values()):
-                self.listening = False
-            return wanted
+            if not self._callbacks:  # do not subscribe: a new subscription would only ask this again
+                return self._goes_on(where, subscription, is_wanted=False)
+        is_primary = where in self._subscribe()
+        with self._mutex:
+            return self._goes_on(where, subscription, is_wanted=is_primary and bool(self._callbacks))
+
+    def _goes_on(self, where: str, subscription: Subscription, *, is_wanted: bool) -> bool:
+        """Whether the subscription goes on; else forget it. The caller has the mutex."""
+        is_mine = self._subscriptions.get(where) is subscription
+        if is_mine and not is_wanted:
+            del self._subscriptions[where]
+        if not any(other.listening for other in self._subscriptions.values()):
+            self.listening = False
+        return is_mine and is_wanted
 
 
 class Subscription:

@@ -16,7 +16,8 @@ from celery_rlock import ConfigurationError, LockBusy
 from celery_rlock.core.lock import ReentrantLock
 from celery_rlock.server.client import connect
 from celery_rlock.server.lock_server import RedisLockServer
-from tests.support.fleet import kill, redelivered_after
+from tests.support.fixtures import Publisher, sender
+from tests.support.fleet import kill
 from tests.support.processes import wait_until
 from tests.worker.awaiting import SOON, await_state, kill_child, lock
 from tests.worker.proj.limited import LARGE, LIMIT, PERIOD, RATE
@@ -202,9 +203,12 @@ def test_a_rate_is_never_exceeded_in_any_period(proj, fleet, name, records, dyin
 
 @pytest.mark.slow
 def test_a_fleet_whose_processes_are_killed_keeps_the_limit_and_loses_no_task(
-    proj, start_fleet, queue, name, records, most_at_once
+    start_fleet, rabbit, backend, queue, name, records, most_at_once
 ):
-    """Semantics 1, 6, 7 and 17: children and a whole worker die under load."""
+    """Semantics 1, 6, 7 and 17: children and a whole worker die under load.
+
+    With RabbitMQ, because kombu loses a message that a killed worker has just taken from Redis.
+    """
     random.seed(name)
     killed = {}
 
@@ -216,8 +220,12 @@ def test_a_fleet_whose_processes_are_killed_keeps_the_limit_and_loses_no_task(
                 os.kill(entry["pid"], signal.SIGKILL)
                 killed.setdefault(entry["pid"], time.time())
 
-    with start_fleet(2, queues=[queue], concurrency=3, conf=redelivered_after(4)) as workers:
-        results = [proj.limited_late.apply_async((name, 0.1), queue=queue) for _ in range(60)]
+    with (
+        Publisher("rabbitmq", rabbit.url, rabbit.port) as publisher,
+        start_fleet(2, queues=[queue], concurrency=3, env={"RLOCK_TEST_BROKER": rabbit.url}) as workers,
+    ):
+        send = sender("tests.worker.proj.limited", publisher, backend)
+        results = [send("limited_late", name, 0.1, queue=queue) for _ in range(60)]
         for round_ in range(8):
             wait_until(
                 lambda round_=round_: len(records(name, "end")) >= 4 * round_, timeout=60, what="more runs"
