@@ -25,7 +25,9 @@ from celery_rlock.testing import busy, lost, memory_locks, unavailable
 from tests.support.processes import wait_until
 
 SOON = 20
-WAITS_IN_LINE = pytest.mark.skipif(not CAN_BE_WOKEN, reason="before Celery 5.7 a waiting task is not in line")
+WAITS_IN_LINE = pytest.mark.skipif(
+    not CAN_BE_WOKEN, reason="before Celery 5.7 a worker does not watch its scheduled tasks"
+)
 
 
 @pytest.fixture
@@ -909,6 +911,7 @@ def test_a_waiter_that_will_not_run_gives_up_its_place(app, end):
     assert runs == [2]
 
 
+@WAITS_IN_LINE
 def test_a_revoked_unique_task_frees_its_key(app):
     @task(app, name="work", lock_from="publish")
     def work(self): ...
