@@ -151,6 +151,8 @@ class Places(RuleBasedStateMachine):
     @rule(data=st.data(), names_its_place=st.booleans(), twice=st.booleans())
     def use_a_turn(self, data, names_its_place, twice):
         waiter = data.draw(st.sampled_from(self.redis.turns()))
+        if owner_of(waiter) in self.live():
+            return  # it has come with another limit, and does not ask
         self.come(owner_of(waiter), limit_of(waiter), 0, waiter if names_its_place else "", twice=twice)
         if owner_of(waiter) in self.live():
             assert waiter not in self.redis.turns()
