@@ -43,6 +43,19 @@ def app(bare_app):
         yield bare_app
 
 
+@pytest.fixture
+def told_busy():
+    """What each signal `lock_busy` has told."""
+    told = []
+
+    def note(**what):
+        told.append(what)
+
+    lock_busy.connect(note)
+    yield told
+    lock_busy.disconnect(note)
+
+
 @contextmanager
 def worker(app, concurrency=2):
     """A worker with threads. It must know its tasks before it starts."""
@@ -93,29 +106,22 @@ def test_a_busy_task_waits_and_keeps_its_id(app):
     assert work.lock_of().state == "free"
 
 
-def test_a_task_may_be_skipped_fail_or_be_rejected(app):
+def test_a_task_may_be_skipped_fail_or_be_rejected(app, told_busy):
     """Semantics 9."""
-    seen = []
 
     @task(app, name="work", lock_busy="skip")
     def work(self): ...
 
-    def note(error, action, request, waited, **_):
-        seen.append((error.key, action, request.id, waited))
-
-    lock_busy.connect(note, weak=False, dispatch_uid="test")
-    try:
-        with worker(app), busy("k") as holder:
-            skipped, failed = work.delay(), work.apply_async(lock_busy="fail")
-            rejected = work.apply_async(lock_busy="reject")
-            with pytest.raises(TaskRevokedError, match=f"skipped: .*{holder}"):
-                get(skipped)
-            with pytest.raises(LockBusy, match="'k' is held by"):
-                get(failed)
-            wait_until(lambda: len(seen) == 3, timeout=SOON, what="the rejected task")
-    finally:
-        lock_busy.disconnect(dispatch_uid="test")
+    with worker(app), busy("k") as holder:
+        skipped, failed = work.delay(), work.apply_async(lock_busy="fail")
+        rejected = work.apply_async(lock_busy="reject")
+        with pytest.raises(TaskRevokedError, match=f"skipped: .*{holder}"):
+            get(skipped)
+        with pytest.raises(LockBusy, match="'k' is held by"):
+            get(failed)
+        wait_until(lambda: len(told_busy) == 3, timeout=SOON, what="the rejected task")
     assert skipped.state == states.REVOKED
+    seen = [(told["error"].key, told["action"], told["request"].id, told["waited"]) for told in told_busy]
     assert sorted(seen, key=lambda found: found[1]) == [
         ("k", action, result.id, 0.0)
         for action, result in (("fail", failed), ("reject", rejected), ("skip", skipped))
@@ -143,21 +149,13 @@ def test_a_callable_decides_what_a_busy_task_does(app):
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])
-def test_a_task_with_attempts_fails_at_the_last_of_them(app, attempts):
-    actions = []
-
+def test_a_task_with_attempts_fails_at_the_last_of_them(app, attempts, told_busy):
     @task(app, name="work", lock_max_attempts=attempts)
     def work(self): ...
 
-    def note(action, **_):
-        actions.append(action)
-
-    lock_busy.connect(note, weak=False, dispatch_uid="test")
-    try:
-        with worker(app), busy("k"), pytest.raises(LockBusy):
-            get(work.delay())
-    finally:
-        lock_busy.disconnect(dispatch_uid="test")
+    with worker(app), busy("k"), pytest.raises(LockBusy):
+        get(work.delay())
+    actions = [told["action"] for told in told_busy]
     # A task that waits in line asks from there, and starts for its last attempt only.
     assert actions[-1] == "fail"
     assert min(attempts - 1, 1) <= len(actions[:-1]) <= attempts - 1
@@ -176,48 +174,39 @@ def test_a_waiter_whose_backoff_is_over_when_its_message_arrives_looks_again(app
                 get(result)
 
 
-def test_a_task_may_wait_in_place(app):
-    actions = []
+def test_a_task_may_wait_in_place(app, told_busy):
+    waits = []
 
     @task(app, name="work", lock_wait=SOON)
     def work(self):
         return self.request.delivery_info["redelivered"], self.request.id
 
-    def note(action, waited, **_):
-        actions.append((action, waited))
+    def note_waited(waited, **_):
+        waits.append((len(told_busy), waited))
 
-    lock_busy.connect(note, weak=False, dispatch_uid="test")
-    lock_acquired.connect(note_waited := lambda waited, **_: actions.append(waited), weak=False)
+    lock_acquired.connect(note_waited)
     try:
         with worker(app):
             with busy("k"):
                 result = work.delay()
-                wait_until(lambda: actions, timeout=SOON, what="the task to wait")
+                wait_until(lambda: told_busy, timeout=SOON, what="the task to wait")
                 time.sleep(0.05)
             assert get(result)[1] == result.id
     finally:
-        lock_busy.disconnect(dispatch_uid="test")
         lock_acquired.disconnect(note_waited)
-    assert actions[0] == ("wait", 0.0)
-    assert len(actions) == 2
-    assert actions[1] >= 0.05
+    assert [(told["action"], told["waited"]) for told in told_busy] == [("wait", 0.0)]
+    [(told_before, waited)] = waits
+    assert told_before == 1
+    assert waited >= 0.05
 
 
-def test_a_task_that_waited_in_place_in_vain_ends_as_it_says(app):
-    actions = []
-
+def test_a_task_that_waited_in_place_in_vain_ends_as_it_says(app, told_busy):
     @task(app, name="work", lock_wait=0.2, lock_busy="fail")
     def work(self): ...
 
-    def note(action, **_):
-        actions.append(action)
-
-    lock_busy.connect(note, weak=False, dispatch_uid="test")
-    try:
-        with worker(app), busy("k"), pytest.raises(LockBusy):
-            get(work.delay())
-    finally:
-        lock_busy.disconnect(dispatch_uid="test")
+    with worker(app), busy("k"), pytest.raises(LockBusy):
+        get(work.delay())
+    actions = [told["action"] for told in told_busy]
     assert actions == ["wait", "fail"]
 
 
